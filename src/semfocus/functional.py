@@ -1,0 +1,229 @@
+"""``attention``: scaled dot-product attention under a pattern, shaped like PyTorch's own function."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from . import chunked, reference
+from .patterns.base import Pattern
+from .patterns.full import Full
+from .randomness import Noise
+from .reference import Problem
+from .registry import suggestion
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+IMPLEMENTATIONS = ("auto", "reference", "chunked", "sdpa")
+#: From this many scores on, "auto" computes a few query rows at a time.
+CHUNK_FROM = 2**25
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern = ...,
+    attn_mask: Tensor | None = ...,
+    dropout_p: float = ...,
+    is_causal: bool = ...,
+    scale: float | None = ...,
+    enable_gqa: bool = ...,
+    *,
+    query_offset: int = ...,
+    generator: torch.Generator | None = ...,
+    implementation: str = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern = ...,
+    attn_mask: Tensor | None = ...,
+    dropout_p: float = ...,
+    is_causal: bool = ...,
+    scale: float | None = ...,
+    enable_gqa: bool = ...,
+    *,
+    query_offset: int = ...,
+    generator: torch.Generator | None = ...,
+    implementation: str = ...,
+    return_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern = Full(),  # noqa: B008 (patterns are frozen)
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    query_offset: int = 0,
+    generator: torch.Generator | None = None,
+    implementation: str = "auto",
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Softmax attention in which each query keeps the keys that ``pattern`` chooses among the visible ones.
+
+    With ``Full()`` this is ``torch.nn.functional.scaled_dot_product_attention``.
+
+    Args:
+        query: (..., heads, t, d) in float64, float32, bfloat16 or float16.
+        key: (..., heads, s, d); with ``enable_gqa`` its heads may be fewer and must divide the query's.
+        value: (..., heads, s, e), as many heads as ``key``.
+        pattern: which keys each query keeps, per head.
+        attn_mask: broadcastable to (..., heads, t, s). Boolean: True = may attend. Float: added to the scores before
+            the pattern chooses; -inf = may not attend.
+        dropout_p: probability of dropping an attention weight. There is no training flag: pass 0.0 to evaluate.
+        is_causal: query i sees the keys up to position ``query_offset + i``; combines with ``attn_mask``.
+        scale: multiplies the scores before the pattern chooses; 1/sqrt(d) by default.
+        enable_gqa: grouped-query attention.
+        query_offset: position of the first query among the keys: s - t when decoding with a cache.
+        generator: source of randomness for dropout and random patterns; PyTorch's default one if None.
+        implementation: "auto", "reference" (the oracle), "chunked" (O(chunk x s) memory) or "sdpa" (``Full`` only).
+        return_weights: return (output, weights); weights (..., heads, t, s) are those before dropout.
+
+    Returns:
+        (..., heads, t, e) in the dtype of ``query``. A query that sees no key gives zeros, with zero gradients.
+
+    Example:
+        >>> import torch, semfocus
+        >>> q, k, v = torch.randn(3, 2, 4, 16, 8)  # batch 2, 4 heads, 16 tokens, width 8
+        >>> semfocus.attention(q, k, v, semfocus.TopK(5), is_causal=True).shape
+        torch.Size([2, 4, 16, 8])
+    """
+    _check_inputs(query, key, value, enable_gqa)
+    _check_options(pattern, dropout_p, query_offset, implementation)
+    pattern.require(query.shape[-2], key.shape[-2], is_causal)
+    if attn_mask is not None:
+        _check_mask(attn_mask, (*query.shape[:-1], key.shape[-2]), query.device)
+    needs_noise = dropout_p > 0 or pattern.random
+    problem = Problem(
+        q=query,
+        k=key,
+        v=value,
+        pattern=pattern,
+        mask=attn_mask,
+        is_causal=is_causal,
+        query_offset=query_offset,
+        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        dropout_p=float(dropout_p),
+        noise=Noise.from_generator(generator, query.device) if needs_noise else Noise.none(query.device),
+    )
+    out, weights = attend(problem, implementation, return_weights)
+    if return_weights:
+        assert weights is not None
+        return out, weights
+    return out
+
+
+def attend(problem: Problem, implementation: str = "auto", with_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Runs a checked problem on the implementation asked for, or on the best one that can serve."""
+    if implementation == "auto":
+        implementation = choose(problem, with_weights)
+    if implementation == "reference":
+        return reference.attend(problem)
+    if implementation == "chunked":
+        return chunked.attend(problem, with_weights=with_weights)
+    reason = sdpa_cannot(problem, with_weights)
+    if reason:
+        raise ValueError(f"implementation is 'sdpa'; it cannot serve here: {reason}. Use 'auto'")
+    return _sdpa(problem), None
+
+
+def choose(problem: Problem, with_weights: bool) -> str:
+    """What "auto" means: PyTorch's fused kernel where it computes the same thing, else by the size of the scores."""
+    if sdpa_cannot(problem, with_weights) is None:
+        return "sdpa"
+    scores = problem.q.shape[:-1].numel() * problem.k.shape[-2]
+    return "chunked" if scores >= CHUNK_FROM else "reference"
+
+
+def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
+    """Why PyTorch's fused attention cannot serve, or None if it can."""
+    if not isinstance(problem.pattern, Full):
+        return f"the pattern is {problem.pattern.label}, and it knows full attention only"
+    if with_weights:
+        return "it does not return weights"
+    if problem.dropout_p > 0:
+        return "its dropout is not counter-based, so chunks and resumed runs would draw other bits"
+    if problem.bias is not None and problem.bias.requires_grad:
+        return "attn_mask needs a gradient"
+    if 0 in problem.q.shape or 0 in problem.k.shape:
+        return "an axis has length 0"
+    return None
+
+
+def _sdpa(p: Problem) -> Tensor:
+    gqa = p.k.shape[-3] != p.q.shape[-3]
+    # PyTorch's causal kernels know an offset of zero only; an offset behind all keys hides none of them.
+    sees_all = not p.is_causal or p.query_offset >= p.k.shape[-2] - 1
+    if p.mask is None and (sees_all or p.query_offset == 0):
+        return F.scaled_dot_product_attention(p.q, p.k, p.v, is_causal=not sees_all, scale=p.scale, enable_gqa=gqa)
+    visible = p.visible()
+    seen = visible.any(-1, keepdim=True)  # (..., t, 1)
+    mask = visible | ~seen  # a row that sees nothing is computed over everything and then set to zero
+    if p.bias is not None:
+        mask = p.bias.to(p.q.dtype).masked_fill(~visible, -torch.inf).masked_fill(~seen, 0.0)
+    return F.scaled_dot_product_attention(p.q, p.k, p.v, attn_mask=mask, scale=p.scale, enable_gqa=gqa) * seen
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor) or x.ndim < 3:
+            raise ValueError(f"{name} is {_described(x)}; it must be a tensor (..., heads, length, width)")
+        if x.dtype not in DTYPES:
+            raise ValueError(f"{name} is {x.dtype}; use one of {', '.join(str(d) for d in DTYPES)}")
+        if x.dtype != query.dtype or x.device != query.device or x.ndim != query.ndim:
+            raise ValueError(f"{name} is {_described(x)}; it must match query, which is {_described(query)}")
+    if key.shape[-1] != query.shape[-1] or query.shape[-1] == 0:
+        raise ValueError(f"key has width {key.shape[-1]}; query has {query.shape[-1]}: they must be equal and not 0")
+    if value.shape[:-1] != key.shape[:-1]:
+        raise ValueError(f"value has shape {tuple(value.shape)}; all but its width must match key, {tuple(key.shape)}")
+    _check_lead(query, key, enable_gqa)
+
+
+def _check_lead(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
+    """The axes before (length, width): equal, but for the heads under grouped-query attention."""
+    batch = slice(None, -3) if enable_gqa else slice(None, -2)
+    if query.shape[batch] != key.shape[batch]:
+        raise ValueError(
+            f"key has shape {tuple(key.shape)}; all before its length must match query's {tuple(query.shape)}"
+        )
+    if enable_gqa and (key.shape[-3] == 0 or query.shape[-3] % key.shape[-3]):
+        raise ValueError(f"key has {key.shape[-3]} heads; under enable_gqa they must divide query's {query.shape[-3]}")
+
+
+def _check_options(pattern: Pattern, dropout_p: float, query_offset: int, implementation: str) -> None:
+    if not isinstance(pattern, Pattern):
+        raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p is {dropout_p!r}; it must lie in [0, 1]")
+    if isinstance(query_offset, bool) or not isinstance(query_offset, int):
+        raise ValueError(f"query_offset is {query_offset!r}; it must be an integer")
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation is {implementation!r}; {suggestion(implementation, IMPLEMENTATIONS)}")
+
+
+def _check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ValueError(f"attn_mask is {_described(mask)}; it must be a boolean or floating-point tensor")
+    if mask.device != device:
+        raise ValueError(f"attn_mask is on {mask.device}; query is on {device}")
+    fits = len(mask.shape) <= len(shape) and all(
+        m in (1, n) for m, n in zip(reversed(mask.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(f"attn_mask has shape {tuple(mask.shape)}; it must be broadcastable to {shape}")
+
+
+def _described(x: object) -> str:
+    return f"{x.dtype} {tuple(x.shape)} on {x.device}" if isinstance(x, Tensor) else repr(x)

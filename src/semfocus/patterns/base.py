@@ -1,0 +1,167 @@
+"""The contract of a pattern: given queries, keys and what is visible, say which keys each query keeps.
+
+Letters in shapes, here and everywhere: m models, b batch, h heads, t queries, s keys, d width, k budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..randomness import Noise
+from ..registry import snake_case
+
+
+class View:
+    """What a pattern may look at when it chooses. Gradients never flow through a choice."""
+
+    def __init__(
+        self,
+        q: Tensor,  # (..., t, d)
+        k: Tensor,  # (..., s, d)
+        visible: Tensor,  # bool, broadcastable to (..., t, s)
+        *,
+        scores: Tensor | None = None,  # (..., t, s)
+        positions: Tensor | None = None,  # (t,) where the queries stand among the keys
+        noise: Noise | None = None,
+    ) -> None:
+        self.q, self.k, self.visible = q, k, visible
+        self.positions = torch.arange(q.shape[-2], device=q.device) if positions is None else positions
+        self.noise = Noise.none(q.device) if noise is None else noise
+        self._scores = scores
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """Scaled scores with any additive mask, in at least float32: what the softmax will see."""
+        if self._scores is not None:
+            return self._scores
+        dtype = torch.promote_types(self.q.dtype, torch.float32)
+        scale: float = self.q.shape[-1] ** -0.5
+        return (self.q.to(dtype) * scale) @ self.k.to(dtype).transpose(-2, -1)
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The axes before (t, d): usually (b, h) or (m, b, h)."""
+        return tuple(self.q.shape[:-2])
+
+
+class Pattern:
+    """Which keys a query keeps: a frozen dataclass of its knobs.
+
+    Define ``keep``, or ``select`` if the choice needs the scores with masks added, positions, or random numbers. The
+    answer is intersected with ``visible`` by the caller, so no pattern can attend to the future or to padding.
+    """
+
+    #: One line for tables; the first line of the docstring unless set.
+    summary: ClassVar[str]
+    #: Does the choice depend on the tokens (and not on positions or chance alone)?
+    input_dependent: ClassVar[bool]
+    #: Does the choice for one example look at the other examples of its batch?
+    batch_dependent: ClassVar[bool] = False
+    #: Does it change from call to call?
+    random: ClassVar[bool] = False
+    #: Does every row keep exactly min(budget, number of visible keys)? Otherwise at most that many.
+    fills_budget: ClassVar[bool] = True
+    #: Extra tokens at the end of the sequence that attend to all and to which all attend.
+    global_tokens: int = 0
+
+    def __init_subclass__(cls) -> None:
+        if cls.keep is Pattern.keep and cls.select is Pattern.select:
+            raise TypeError(f"{cls.__name__} must define keep(q, k, visible) or select(view)")
+        if "summary" not in cls.__dict__:
+            cls.summary = (cls.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+    def keep(self, q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+        """bool, broadcastable to (..., t, s). ``visible`` is broadcastable to the same shape."""
+        return self.select(View(q, k, visible))
+
+    def select(self, view: View) -> Tensor:
+        """The same from a whole view. This is what attention calls."""
+        return self.keep(view.q, view.k, view.visible)
+
+    @property
+    def budget(self) -> int | None:
+        """How many keys a query keeps at most, itself included and global tokens too; None: no limit."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """Its name everywhere: in the registry, on the command line, in tables."""
+        return snake_case(type(self).__name__)
+
+    @property
+    def label(self) -> str:
+        """Its name with its knobs, for tables: ``top_k(k=5)``. Knobs at their default are left out."""
+        knobs = ((f, getattr(self, f.name)) for f in dataclasses.fields(self))  # type: ignore[arg-type]
+        return f"{self.name}({', '.join(f'{f.name}={value}' for f, value in knobs if value != f.default)})"
+
+    @classmethod
+    def examples(cls) -> list[Pattern]:
+        """Instances on which the contract is tested: each knob without a default is tried at 1, 3 and 64."""
+        required = [
+            f.name
+            for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ]
+        return [cls(**dict.fromkeys(required, size)) for size in (1, 3, 64)] if required else [cls()]
+
+    def with_budget(self, size: int) -> Pattern | None:
+        """The same pattern with another ``k`` or ``width``; None if it has neither."""
+        knobs = {f.name for f in dataclasses.fields(self)} & {"k", "width"}  # type: ignore[arg-type]
+        return dataclasses.replace(self, **dict.fromkeys(knobs, size)) if knobs else None  # type: ignore[type-var]
+
+    def require(self, queries: int, keys: int, is_causal: bool) -> None:
+        """Refuses calls the pattern has no meaning for."""
+        if not self.global_tokens:
+            return
+        if is_causal:
+            raise ValueError(f"global_tokens is {self.global_tokens} in {self.label}; it must be 0 when is_causal=True")
+        if queries != keys:
+            raise ValueError(
+                f"global_tokens is {self.global_tokens} in {self.label}; that needs as many queries as keys, "
+                f"but there are {queries} queries and {keys} keys"
+            )
+        if queries < self.global_tokens:
+            raise ValueError(f"global_tokens is {self.global_tokens}; the sequence has only {queries} positions")
+
+
+def require_int(name: str, value: object, minimum: int) -> None:
+    """Knobs are checked when a pattern is made: ``TopK(0)`` fails there and not in the middle of a run."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name} is {value!r}; it must be an integer of at least {minimum}")
+
+
+def ranks(visible: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions as ranks among the visible keys, so that padding, causality and caches never change an answer.
+
+    Returns each key's rank (..., t, s), each query's rank r = (visible keys at or before it) - 1, at least 0
+    (..., t, 1), and the number n of visible keys (..., t, 1). The rank of an invisible key means nothing.
+    """
+    counted = visible.cumsum(-1)  # (..., t, s) visible keys up to each key
+    total = counted[..., -1:] if visible.shape[-1] else visible.sum(-1, keepdim=True)
+    keys = torch.arange(visible.shape[-1], device=visible.device)
+    before = (visible & (keys <= positions[:, None])).sum(-1, keepdim=True)
+    return counted - 1, (before - 1).clamp(min=0), total
+
+
+def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
+    """The k visible keys of highest priority, fewer where fewer are visible; ties keep the lowest index.
+
+    >>> keep_best(torch.tensor([3, 1, 3, 3]), torch.tensor([True, True, True, True]), 2).tolist()
+    [True, False, True, False]
+    """
+    keys = priority.shape[-1]
+    if k >= keys:
+        return visible
+    lowest = -torch.inf if priority.is_floating_point() else torch.iinfo(priority.dtype).min
+    priority = priority.masked_fill(~visible, lowest)
+    threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1)
+    above = priority > threshold
+    # Fill up with keys at the threshold, lowest index first. Invisible ones may sit there too when the row is short.
+    tied = (priority == threshold) & visible
+    room = k - above.sum(-1, keepdim=True)
+    return above | (tied & (tied.cumsum(-1) <= room))

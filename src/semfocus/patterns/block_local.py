@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ._windows import Window
+
+
+@dataclass(frozen=True)
+class BlockLocal(Window):
+    """The keys of the block of ``width`` consecutive positions that holds the query.
+
+    In ranks among the visible keys: rank // width equals the query's. The last block may be shorter.
+    """
+
+    fills_budget = False
+
+    def inside(self, key: Tensor, query: Tensor, count: Tensor) -> Tensor:
+        return key // self.width == query // self.width

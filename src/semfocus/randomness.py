@@ -1,0 +1,100 @@
+"""Counter-based randomness: every random bit is a pure function of (key, element).
+
+Nothing here has a state, so what one model draws depends neither on who else is in its population, nor on how a long
+input was cut into chunks, nor on a resume. A *key* is an int32 tensor; an index is *absorbed* into it by
+
+    h <- mix(h + (index + 1) * GOLDEN)        (32-bit arithmetic that wraps)
+
+one coordinate at a time, so a bit depends on its coordinates alone, never on the size of the tensor it sits in.
+``mix`` is the avalanche function "lowbias32" (constants: C. Wellons, hash-prospector, public domain).
+
+>>> bits(key_of(7), (2, 3)).equal(bits(key_of(7), (4, 5))[:2, :3])
+True
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B9 - 2**32  # 2^32 over the golden ratio, as a signed 32-bit number
+_MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)
+
+
+def mix(h: Tensor) -> Tensor:
+    """Scrambles int32 values so that flipping one input bit flips every output bit with probability near 1/2."""
+    # The masks make the shifts logical: int32 shifts carry the sign.
+    h = (h ^ ((h >> 16) & 0xFFFF)) * _MULTIPLIERS[0]
+    h = (h ^ ((h >> 15) & 0x1FFFF)) * _MULTIPLIERS[1]
+    return h ^ ((h >> 16) & 0xFFFF)
+
+
+def absorb(h: Tensor, index: Tensor | int) -> Tensor:
+    """A new key for each index; ``h`` and ``index`` broadcast against one another."""
+    if isinstance(index, Tensor):
+        return mix(h + (index.to(torch.int32) + 1) * _GOLDEN)
+    return mix(h + _signed((index + 1) * _GOLDEN))
+
+
+def _signed(value: int) -> int:
+    """The low 32 bits of a Python integer, as a signed number."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def key_of(seed: int | Tensor, device: torch.device | str | None = None) -> Tensor:
+    """The key of a 64-bit seed, or of a tensor of seeds (one key each)."""
+    seed = torch.as_tensor(seed, dtype=torch.int64, device=device)
+    low = ((seed & 0xFFFFFFFF) + 2**31) % 2**32 - 2**31
+    return absorb(mix(low.to(torch.int32)), (seed >> 32).to(torch.int32))
+
+
+def spread(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A key for each element of ``shape``, whose first axes are the key's own: (m,) -> (m, b, h)."""
+    for size in shape[key.ndim :]:
+        key = absorb(key.unsqueeze(-1), torch.arange(size, device=key.device))
+    return key.expand(shape)
+
+
+def bits(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Uniform int32 values of the given shape, beginning with the key's own axes."""
+    return spread(key, (*key.shape, *shape))
+
+
+def keep_mask(random_bits: Tensor, dropout_p: float) -> Tensor:
+    """True with probability 1 - p."""
+    return random_bits >= round(dropout_p * 2**32) - 2**31 if dropout_p < 1 else torch.zeros_like(random_bits).bool()
+
+
+def dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
+    """Inverted dropout: x (m, ...) with a key (m,) for each member, or any x with a scalar key."""
+    if p == 0.0:
+        return x
+    kept = keep_mask(spread(key, tuple(x.shape)), p)
+    return x * kept * (1.0 / (1.0 - p) if p < 1 else 0.0)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The randomness of one attention call.
+
+    ``fresh`` changes at every step, ``fixed`` stays the same through a run. Their axes are the first axes of the
+    queries: a key for each member of a population, or a scalar for everything.
+    """
+
+    fresh: Tensor
+    fixed: Tensor
+
+    @staticmethod
+    def none(device: torch.device) -> Noise:
+        """For calls in which nothing is random from one time to the next."""
+        zero = torch.zeros((), dtype=torch.int32, device=device)
+        return Noise(zero, zero)
+
+    @staticmethod
+    def from_generator(generator: torch.Generator | None, device: torch.device) -> Noise:
+        """One draw from a torch generator (the default one if None); the draw stays on its device."""
+        source = device if generator is None else generator.device
+        seed = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=source).to(device)
+        return Noise(key_of(seed), Noise.none(device).fixed)

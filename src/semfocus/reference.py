@@ -1,0 +1,109 @@
+"""The oracle: attention under a pattern in plain PyTorch. Everything fast is compared with this file.
+
+scores = scale * q k^T + bias        kept = pattern(scores, ...) and visible
+weights = softmax of the scores over the kept keys, 0 elsewhere;  out = dropout(weights) v
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .patterns.base import Pattern, View
+from .randomness import Noise, absorb, keep_mask, spread
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention call with its inputs checked. ``mask`` is broadcastable to (..., t, s)."""
+
+    q: Tensor  # (..., h, t, d)
+    k: Tensor  # (..., h or fewer, s, d)
+    v: Tensor  # (..., h or fewer, s, e)
+    pattern: Pattern
+    mask: Tensor | None  # bool: True = may attend; float: added to the scores
+    is_causal: bool
+    query_offset: int  # position of the first query among the keys
+    scale: float
+    dropout_p: float
+    noise: Noise
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What is added to the scores."""
+        return None if self.mask is None or self.mask.dtype == torch.bool else self.mask
+
+    @property
+    def positions(self) -> Tensor:
+        """(t,): where the queries stand among the keys."""
+        return torch.arange(self.query_offset, self.query_offset + self.q.shape[-2], device=self.q.device)
+
+    def visible(self) -> Tensor:
+        """bool: who may attend to whom. Its last axes are (t, s); those before broadcast."""
+        keys = torch.arange(self.k.shape[-2], device=self.q.device)
+        if self.is_causal:
+            seen = keys <= self.positions[:, None]
+        else:
+            seen = torch.ones((), dtype=torch.bool, device=self.q.device).expand(self.q.shape[-2], len(keys))
+        if self.mask is None:
+            return seen
+        return seen & (self.mask if self.bias is None else self.mask.detach() > -torch.inf)
+
+    def rows(self, start: int, stop: int) -> Problem:
+        """The same call for some of the queries."""
+        per_row = self.mask is not None and self.mask.ndim >= 2 and self.mask.shape[-2] > 1
+        return replace(
+            self,
+            q=self.q[..., start:stop, :],
+            mask=self.mask[..., start:stop, :] if per_row and self.mask is not None else self.mask,
+            query_offset=self.query_offset + start,
+        )
+
+
+def attend(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output (..., t, e) and weights (..., t, s) before dropout, both in the dtype of the queries."""
+    p = problem
+    # At least float32, whatever the inputs: half precision would change which keys are kept.
+    dtype = torch.promote_types(p.q.dtype, torch.float32)
+    q, k, v = (x.to(dtype) for x in (p.q, *repeat_heads(p)))
+    scores = (q * p.scale) @ k.transpose(-2, -1)  # (..., t, s)
+    if p.bias is not None:
+        scores = scores + p.bias.to(dtype)
+    weights = masked_softmax(scores, kept_keys(p, q, k, scores))  # 0 at keys that are not kept
+    out = _dropout(weights, p) @ v
+    return out.to(p.q.dtype), weights.to(p.q.dtype)
+
+
+def repeat_heads(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Keys and values with one head for each query head (grouped-query attention)."""
+    groups = problem.q.shape[-3] // max(problem.k.shape[-3], 1)
+    if groups == 1:
+        return problem.k, problem.v
+    return problem.k.repeat_interleave(groups, dim=-3), problem.v.repeat_interleave(groups, dim=-3)
+
+
+@torch.no_grad()
+def kept_keys(problem: Problem, q: Tensor, k: Tensor, scores: Tensor) -> Tensor:
+    """bool, broadcastable to (..., t, s): what the pattern chose, among the visible keys only."""
+    visible = problem.visible()
+    view = View(q, k, visible, scores=scores.detach(), positions=problem.positions, noise=problem.noise)
+    return problem.pattern.select(view) & visible
+
+
+def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:
+    """Softmax over the kept keys. A row that keeps nothing gives zeros, and its gradient is zero, not NaN."""
+    empty = ~kept.any(-1, keepdim=True)
+    # An empty row is given equal finite scores first, so that nothing in it is ever -inf minus -inf.
+    weights = scores.masked_fill(~kept, -torch.inf).masked_fill(empty, 0.0).softmax(-1)
+    return weights.masked_fill(empty, 0.0)
+
+
+def _dropout(weights: Tensor, p: Problem) -> Tensor:
+    """Dropout whose bits depend on (key, leading axes, query position, key position) alone."""
+    if p.dropout_p == 0.0:
+        return weights
+    rows = absorb(spread(p.noise.fresh, tuple(p.q.shape[:-2]))[..., None], p.positions)  # (..., t)
+    drawn = absorb(rows[..., None], torch.arange(weights.shape[-1], device=weights.device))  # (..., t, s)
+    return weights * keep_mask(drawn, p.dropout_p) * (1.0 / (1.0 - p.dropout_p) if p.dropout_p < 1 else 0.0)

@@ -1,0 +1,85 @@
+"""Finding things by name: one file per thing, and the file's stem is its name.
+
+>>> from semfocus import patterns
+>>> patterns.get("top_k", k=5)
+TopK(k=5, sinks=0)
+>>> patterns.get("topk", k=5)
+Traceback (most recent call last):
+ValueError: unknown pattern 'topk'; did you mean 'top_k'?
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def suggestion(name: object, choices: Iterable[str]) -> str:
+    """The end of an error message: the nearest valid name, or all of them where none is near."""
+    choices = sorted(choices)
+    near = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices) or '(none)'}"
+
+
+def snake_case(name: str) -> str:
+    """``TopK`` -> ``top_k``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+class Registry(Generic[T]):
+    """The instances of one noun: our own, found as files of a package, and what users add from their own files."""
+
+    def __init__(self, noun: str, package: str) -> None:
+        self.noun = noun
+        self.package = package
+        self._added: dict[str, type[T]] = {}
+
+    def own_names(self) -> list[str]:
+        """Stems of the package's files, without importing them. ``base`` and ``_private`` files are not instances."""
+        path = importlib.import_module(self.package).__path__
+        stems = (module.name for module in pkgutil.iter_modules(path))
+        return sorted(stem for stem in stems if stem != "base" and not stem.startswith("_"))
+
+    def names(self) -> list[str]:
+        return sorted({*self.own_names(), *self._added})
+
+    def add(self, cls: type[T]) -> type[T]:
+        """Registers a user's class under its name in snake case. Registering the same name again replaces it."""
+        name = snake_case(cls.__name__)
+        if name in self.own_names():
+            raise ValueError(f"{self.noun} {name!r} exists already; give the class {cls.__name__} another name")
+        self._added[name] = cls
+        return cls
+
+    def find(self, name: str) -> type[T]:
+        """The class behind a name."""
+        if name in self._added:
+            return self._added[name]
+        if name not in self.own_names():
+            raise ValueError(f"unknown {self.noun} {name!r}; {suggestion(name, self.names())}")
+        module = importlib.import_module(f"{self.package}.{name}")
+        # "listops" is ListOps, "top_k" is TopK: compare without case and underscores.
+        wanted = name.replace("_", "")
+        for attribute, value in vars(module).items():
+            if inspect.isclass(value) and value.__module__ == module.__name__ and attribute.lower() == wanted:
+                return cast(type[T], value)
+        raise ImportError(f"{module.__name__} must define a class whose name is {name!r} in camel case")
+
+    def get(self, name: str, **options: Any) -> T:
+        """An instance, with its options checked by name."""
+        cls = self.find(name)
+        known = inspect.signature(cls).parameters
+        for option in options:
+            if option not in known:
+                raise ValueError(f"{self.noun} {name!r} has no option {option!r}; {suggestion(option, known)}")
+        missing = [n for n, p in known.items() if p.default is p.empty and n not in options]
+        if missing:
+            raise ValueError(f"{self.noun} {name!r} needs {', '.join(missing)}")
+        return cls(**options)

@@ -1,0 +1,218 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import semfocus
+from semfocus import Banded, Full, TopK, attention, chunked
+
+IMPLEMENTATIONS = ["auto", "reference", "chunked", "sdpa"]
+
+
+def draw(t=7, s=7, heads=4, kv_heads=4, width=8, value_width=8, dtype=torch.float64, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    shapes = ((2, heads, t, width), (2, kv_heads, s, width), (2, kv_heads, s, value_width))
+    return [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+
+
+def expect_same(ours, theirs, inputs, tolerance=1e-10):
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=0)
+    weights = torch.randn_like(ours)
+    for a, b in zip(
+        torch.autograd.grad((ours * weights).sum(), inputs),
+        torch.autograd.grad((theirs * weights).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=10 * tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("t", "s"), [(7, 7), (3, 9), (9, 3), (1, 5)])
+def test_full_is_pytorch_s_attention(implementation, causal, t, s):
+    inputs = draw(t, s, value_width=5)
+    ours = attention(*inputs, Full(), is_causal=causal, implementation=implementation)
+    expect_same(ours, sdpa(*inputs, is_causal=causal), inputs)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("shape", [(7, 9), (1, 9), (2, 1, 7, 9), (2, 4, 1, 9), (4, 7, 9), (2, 1, 1, 9)])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_masks_broadcast_as_pytorch_s_do(implementation, shape, kind):
+    inputs = draw(7, 9)
+    g = torch.Generator().manual_seed(5)
+    mask = torch.randn(shape, generator=g, dtype=torch.float64)
+    if kind == "bool":
+        mask = mask > -0.5
+        mask[..., 0] = True
+    expected_mask = mask if mask.ndim != 3 else mask[None]
+    ours = attention(*inputs, attn_mask=mask, implementation=implementation, scale=0.3)
+    expect_same(ours, sdpa(*inputs, attn_mask=expected_mask, scale=0.3), inputs)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_grouped_query_attention(implementation, kv_heads):
+    inputs = draw(kv_heads=kv_heads)
+    ours = attention(*inputs, enable_gqa=True, implementation=implementation)
+    expect_same(ours, sdpa(*inputs, enable_gqa=True), inputs)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "chunked"])
+def test_a_float_mask_takes_part_in_the_choice_and_gets_its_gradient(implementation):
+    q, k, v = draw(1, 5, 1, 1)
+    bias = torch.tensor([[0.0, 9.0, 0.0, 9.0, -torch.inf]], dtype=torch.float64, requires_grad=True)
+    out, weights = attention(q, k, v, TopK(2), bias, implementation=implementation, return_weights=True)
+    assert ((weights > 0) == torch.tensor([False, True, False, True, False])).all()
+    (gradient,) = torch.autograd.grad(out.square().sum(), bias)
+    assert gradient.isfinite().all()
+    assert (gradient[0, [0, 2, 4]] == 0).all()
+    assert (gradient[0, [1, 3]] != 0).all()
+
+
+def test_the_gradient_of_a_mask_is_right():
+    q, k, v = draw(4, 5, 2, 2)
+    bias = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    for implementation in ("reference", "chunked"):
+        for pattern in (Full(), TopK(2), Banded(3)):
+            assert torch.autograd.gradcheck(
+                lambda b, p=pattern, i=implementation: attention(
+                    q.detach(), k.detach(), v.detach(), p, b, implementation=i
+                ),
+                bias,
+            )
+
+
+def test_a_negative_scale_is_applied_before_the_choice():
+    q, k, v = draw()
+    _, flipped = attention(q, k, v, TopK(2), scale=-1.0, return_weights=True)
+    _, bottom = attention(q, k, v, semfocus.BottomK(2), scale=1.0, return_weights=True)
+    assert torch.equal(flipped > 0, bottom > 0)
+
+
+def test_choices_are_made_in_float32_whatever_the_inputs():
+    # In bfloat16 the two scores would tie: 256 + 1 rounds to 256.
+    q = torch.ones(1, 1, 1, 2, dtype=torch.bfloat16)
+    k = torch.tensor([[256.0, 0.0], [256.0, 1.0]], dtype=torch.bfloat16).view(1, 1, 2, 2)
+    _, weights = attention(q, k, k, TopK(1), return_weights=True)
+    assert weights.flatten().tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), Banded(3), semfocus.RandomK(3)], ids=lambda p: p.label)
+def test_dropout(pattern):
+    q, k, v = draw(40, 40)
+
+    def call(seed, **options):
+        return attention(q, k, v, pattern, generator=torch.Generator().manual_seed(seed), **options)
+
+    dropped, weights = call(1, dropout_p=0.25, return_weights=True)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))  # those before dropout
+    assert torch.equal(dropped, call(1, dropout_p=0.25))
+    assert not torch.equal(dropped, call(2, dropout_p=0.25))
+    torch.testing.assert_close(dropped, call(1, dropout_p=0.25, implementation="chunked"))
+    assert (call(1, dropout_p=1.0) == 0).all()
+    if not pattern.random:
+        # Unbiased: with values of 1 every output is a mean of (1 - drop) / (1 - p) over its weights.
+        mean = torch.stack([attention(q, k, torch.ones_like(v), pattern, dropout_p=0.25) for _ in range(50)]).mean()
+        assert abs(mean - 1) < 0.02
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the largest tensor made in either pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(x, torch.Tensor):  # storage, so that expanded views count as what they hold
+                self.numel = max(self.numel, x.untyped_storage().nbytes() // x.element_size())
+        return out
+
+
+@pytest.mark.parametrize("pattern", [TopK(5), Banded(5), Full(), semfocus.RandomK(5)], ids=lambda p: p.label)
+def test_chunked_never_holds_the_score_matrix(monkeypatch, pattern):
+    length, chunk = 512, 16
+    monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", chunk * length)
+    inputs = [x[:1] for x in draw(length, length, 1, 1, dtype=torch.float32)]
+    for causal in (False, True):
+        with LargestTensor() as seen:
+            out = attention(*inputs, pattern, is_causal=causal, implementation="chunked")
+            torch.autograd.grad(out.sum(), inputs)
+        assert seen.numel <= chunk * length
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    t=st.integers(0, 6),
+    s=st.integers(0, 6),
+    offset=st.integers(-3, 8),
+    k=st.integers(1, 8),
+    causal=st.booleans(),
+    implementation=st.sampled_from(["auto", "reference", "chunked"]),
+    dtype=st.sampled_from(semfocus.functional.DTYPES),
+)
+def test_nothing_gives_nan(t, s, offset, k, causal, implementation, dtype):
+    inputs = draw(t, s, 2, 1, dtype=dtype)
+    mask = torch.rand(t, s, generator=torch.Generator().manual_seed(t * 7 + s)) < 0.4
+    for pattern in (Full(), TopK(k), Banded(k), semfocus.Strided(k)):
+        out = attention(
+            *inputs,
+            pattern,
+            mask,
+            is_causal=causal,
+            query_offset=offset,
+            enable_gqa=True,
+            implementation=implementation,
+        )
+        assert out.shape == (2, 2, t, 8)
+        assert out.dtype == dtype
+        assert all(x.isfinite().all() for x in (out, *torch.autograd.grad(out.float().sum(), inputs)))
+
+
+def test_huge_scores_stay_finite():
+    q, k, v = (1e4 * x for x in draw(dtype=torch.float32))
+    for pattern in (Full(), TopK(3)):
+        assert attention(q, k, v, pattern).isfinite().all()
+
+
+def test_k_is_a_run_time_value():
+    q, k, v = draw(16, 16)
+    sizes = [int((attention(q, k, v, TopK(n), return_weights=True)[1] > 0).sum(-1).max()) for n in range(1, 20)]
+    assert sizes == [min(n, 16) for n in range(1, 20)]
+
+
+Q = torch.zeros(2, 4, 3, 8)
+BAD = [
+    (lambda: attention(Q.int(), Q, Q), ["query", "int32"]),
+    (lambda: attention(Q, Q.double(), Q), ["key", "float64"]),
+    (lambda: attention(Q[0, 0], Q[0, 0], Q[0, 0]), ["query", "(3, 8)"]),
+    (lambda: attention([1.0], Q, Q), ["query", "[1.0]"]),
+    (lambda: attention(Q, Q[..., :4], Q), ["key", "4", "8"]),
+    (lambda: attention(Q, Q, Q[..., :2, :]), ["value", "(2, 4, 2, 8)"]),
+    (lambda: attention(Q, Q[:, :2], Q[:, :2]), ["key", "(2, 2, 3, 8)"]),
+    (lambda: attention(Q, Q[:, :3], Q[:, :3], enable_gqa=True), ["3 heads", "divide", "4"]),
+    (lambda: attention(Q, Q, Q, 5), ["pattern is 5", "TopK(5)"]),
+    (lambda: attention(Q, Q, Q, attn_mask=torch.ones(3, 4).bool()), ["attn_mask", "(3, 4)", "(2, 4, 3, 3)"]),
+    (lambda: attention(Q, Q, Q, attn_mask=torch.ones(3, 3).long()), ["attn_mask", "int64"]),
+    (lambda: attention(Q, Q, Q, attn_mask=torch.ones(1, 2, 4, 3, 3)), ["attn_mask", "(1, 2, 4, 3, 3)"]),
+    (lambda: attention(Q, Q, Q, dropout_p=1.5), ["dropout_p is 1.5", "[0, 1]"]),
+    (lambda: attention(Q, Q, Q, query_offset=0.5), ["query_offset is 0.5"]),
+    (lambda: attention(Q, Q, Q, implementation="refrence"), ["'refrence'", "'reference'"]),
+    (lambda: attention(Q, Q, Q, TopK(2), implementation="sdpa"), ["sdpa", "top_k(k=2)"]),
+    (lambda: attention(Q, Q, Q, dropout_p=0.1, implementation="sdpa"), ["sdpa", "dropout"]),
+    (lambda: attention(Q, Q, Q, Banded(3, global_tokens=1), is_causal=True), ["global_tokens is 1", "is_causal"]),
+    (lambda: attention(Q, Q[..., :2, :], Q[..., :2, :], Banded(3, global_tokens=1)), ["global_tokens", "3 queries"]),
+    (lambda: attention(Q, Q, Q, Banded(3, global_tokens=4)), ["global_tokens is 4", "3"]),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), BAD, ids=range(len(BAD)))
+def test_bad_input_is_named(call, words):
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words), str(caught.value)
