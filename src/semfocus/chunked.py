@@ -23,7 +23,7 @@ def attend(problem: Problem, with_weights: bool = False) -> tuple[Tensor, Tensor
     chunk = rows_per_chunk(problem)
     parts = []
     # split() and not slices: its backward joins the pieces once, a slice's fills a whole tensor for each piece.
-    for i, q in enumerate(torch.split(problem.q, chunk, dim=-2)):  # type: ignore[no-untyped-call]
+    for i, q in enumerate(torch.split(problem.q, chunk, dim=-2)):
         part = replace(problem.rows(i * chunk, i * chunk + q.shape[-2]), q=q)
         parts.append(_compute(part, with_weights))
     out = torch.cat([part[0] for part in parts], dim=-2)

@@ -89,8 +89,9 @@ class PlainEncoder(nn.Module):
             put(self.read, population.read_out)
             for layer, block in enumerate(population.blocks):
                 for n, head in enumerate(self.heads[layer]):
-                    part = slice(n * d, (n + 1) * d)
-                    put(head.q, block.query, part), put(head.k, block.key, part), put(head.v, block.value, part)
+                    for place, linear in enumerate((head.q, head.k, head.v)):
+                        start = (place * self.config.heads + n) * d
+                        put(linear, block.qkv, slice(start, start + d))
                 put(self.out[layer], block.output)
                 put(self.mlp[layer][0], block.mlp_in), put(self.mlp[layer][1], block.mlp_out)
         return self
@@ -177,9 +178,7 @@ def test_each_member_equals_a_plain_module(case):
         for layer in range(config.blocks):
             heads = plain.heads[layer]
             for ours_name, theirs in (
-                ("query", torch.cat([h.q.weight.grad for h in heads])),
-                ("key", torch.cat([h.k.weight.grad for h in heads])),
-                ("value", torch.cat([h.v.weight.grad for h in heads])),
+                ("qkv", torch.cat([getattr(head, part).weight.grad for part in "qkv" for head in heads])),
                 ("output", plain.out[layer].weight.grad),
                 ("mlp_in", plain.mlp[layer][0].weight.grad),
                 ("mlp_out", plain.mlp[layer][1].weight.grad),
@@ -220,8 +219,8 @@ def test_initial_weights_depend_on_the_seed_and_the_name_alone():
     plain = Transformer(BASE, Full(), 1)
     with_globals = Transformer(dataclasses.replace(BASE, blocks=4), Banded(3, global_tokens=2), 1)
     assert torch.equal(plain.embedding[0], with_globals.embedding[0, : BASE.vocabulary + 1])
-    assert torch.equal(plain.blocks[1].query.weight, with_globals.blocks[1].query.weight)
-    assert not torch.equal(plain.blocks[1].query.weight, plain.blocks[0].query.weight)
+    assert torch.equal(plain.blocks[1].qkv.weight, with_globals.blocks[1].qkv.weight)
+    assert not torch.equal(plain.blocks[1].qkv.weight, plain.blocks[0].qkv.weight)
     assert not torch.equal(plain.embedding, Transformer(BASE, Full(), 2).embedding)
 
 
@@ -231,7 +230,7 @@ def test_initial_distributions():
     assert model.embedding.abs().max() <= 0.1
     assert model.read_out.weight.abs().max() <= 0.1
     assert (model.read_out.bias == 0).all()
-    for linear in (model.blocks[0].query, model.blocks[3].mlp_in):
+    for linear in (model.blocks[0].qkv, model.blocks[3].mlp_in):
         for tensor in (linear.weight, linear.bias):
             assert tensor.abs().max() <= 1 / 8
         assert abs(linear.weight.std() - 1 / 8 / 3**0.5) < 4 * 0.0008

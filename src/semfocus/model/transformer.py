@@ -2,61 +2,36 @@
 
 Every weight has a leading model axis: weights (m, ...), tokens (m, b, t), logits (m, b, outputs, classes). A population
 of one is the ordinary case. Members share their shapes; each has its own pattern, seed, activation and attention scale.
-Shapes: m models, b batch, h heads, t tokens, d width, e = mlp width, n = b * t.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..functional import attend
 from ..patterns.base import Pattern
 from ..randomness import Noise, absorb, dropout, key_of
-from ..reference import Problem
 from . import init
+from .block import EPS, Block, Linear, Settings
 from .config import ModelConfig
 from .positions import sinusoidal
 
-EPS = 1e-5
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "mish": F.mish}
 #: Up to this many token ids the embedding is a product with one-hot rows: the gradient of a look-up adds thousands of
 #: rows onto a few, one at a time.
 ONE_HOT_UP_TO = 64
 # Where randomness enters; the number is part of what is drawn.
-EMBEDDING_SITE, FIRST_BLOCK_SITE, SITES_PER_BLOCK = 0, 1, 4
-WEIGHTS, ATTENTION_OUT, MLP_HIDDEN, MLP_OUT = range(SITES_PER_BLOCK)
+EMBEDDING_SITE, FIRST_BLOCK_SITE = 0, 1
 
 
-class Linear(nn.Module):
-    """One linear map per member: x (m, n, i) -> (m, n, o)."""
-
-    def __init__(self, seeds: Sequence[int], name: str, inputs: int, outputs: int) -> None:
-        super().__init__()
-        drawn = [init.linear(seed, name, inputs, outputs) for seed in seeds]
-        self.weight = nn.Parameter(torch.stack([w for w, _ in drawn]))  # (m, i, o)
-        self.bias = nn.Parameter(torch.stack([b for _, b in drawn])[:, None])  # (m, 1, o)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
-
-
-class Block(nn.Module):
-    """Attention and MLP of one layer."""
-
-    def __init__(self, config: ModelConfig, seeds: Sequence[int], name: str) -> None:
-        super().__init__()
-        inner = config.heads * config.width
-        self.query = Linear(seeds, f"{name}.query", config.width, inner)
-        self.key = Linear(seeds, f"{name}.key", config.width, inner)
-        self.value = Linear(seeds, f"{name}.value", config.width, inner)
-        self.output = Linear(seeds, f"{name}.output", inner, config.width)
-        self.mlp_in = Linear(seeds, f"{name}.mlp_in", config.width, config.mlp_width)
-        self.mlp_out = Linear(seeds, f"{name}.mlp_out", config.mlp_width, config.width)
+def run_block(
+    block: Block, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, eps: float, settings: Settings
+) -> Tensor:
+    """One block. A function of its own so that it can be compiled once and serve every layer."""
+    out: Tensor = block(h, visible, scales, noise, eps, settings)
+    return out
 
 
 class Transformer(nn.Module):
@@ -95,7 +70,8 @@ class Transformer(nn.Module):
         self.register_buffer("scales", scales[:, None, None, None, None], persistent=False)  # over (m, b, h, t, d)
         self.embedding = nn.Parameter(torch.stack([init.embedding(s, "embedding", ids, c.width) for s in seeds]))
         self.blocks = nn.ModuleList(Block(c, seeds, f"blocks.{i}") for i in range(c.blocks))
-        self.read_out = Linear(seeds, "read_out", c.width, c.classes)
+        self.read_out = Linear(seeds, ["read_out"], c.width, c.classes)
+        self.run_block: Callable[..., Tensor] = run_block
         with torch.no_grad():
             weights = [init.uniform(s, "read_out.weight", (c.width, c.classes), init.SMALL) for s in seeds]
             self.read_out.weight.copy_(torch.stack(weights))
@@ -125,12 +101,16 @@ class Transformer(nn.Module):
         tokens = self._check_tokens(tokens)
         pad = tokens == self.config.vocabulary  # (m, b, t)
         tokens, pad = self._append(tokens, pad)
-        key = absorb(absorb(key_of(self.seeds), int(self.training)), step)  # (m,)
-        h = self._drop(self._embed(tokens), key, EMBEDDING_SITE)  # (m, b, t, d)
-        visible = self._visible(pad)
+        fixed = key_of(self.seeds)  # (m,)
+        fresh = absorb(absorb(fixed, int(self.training)), step)
+        h = self._embed(tokens)  # (m, b, t, d)
+        if self.training and self.config.dropout:
+            h = dropout(h, self.config.dropout, absorb(fresh, EMBEDDING_SITE))
+        visible = ~pad[:, :, None, None] if self.config.mask_padding else None  # (m, b, 1, 1, t)
+        settings = Settings.of(self.configs, self.patterns, self.training)
         for i, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            h = self._block(h, block, visible, key, i)
+            noise = Noise(absorb(fresh, FIRST_BLOCK_SITE + i), absorb(fixed, FIRST_BLOCK_SITE + i))
+            h = self.run_block(block, h, visible, self.scales, noise, EPS if i else 0.0, settings)
         return self._read(h, pad)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
@@ -174,69 +154,6 @@ class Transformer(nn.Module):
         h: Tensor = rows.view(*tokens.shape, width) * width**0.5
         return h + sinusoidal(tokens.shape[-1], width, tokens.device).to(h.dtype)
 
-    def _visible(self, pad: Tensor) -> Tensor | None:
-        """bool (m, b, 1, 1, t), or None if nothing is masked."""
-        return ~pad[:, :, None, None] if self.config.mask_padding else None
-
-    def _block(self, h: Tensor, block: Block, visible: Tensor | None, key: Tensor, index: int) -> Tensor:
-        site = FIRST_BLOCK_SITE + SITES_PER_BLOCK * index
-        if self.config.norm == "pre":
-            attended = self._attention(_norm(h, 0.0 if index == 0 else EPS), block, visible, key, site)
-            h = h + self._drop(attended, key, site + ATTENTION_OUT)
-            return h + self._drop(self._mlp(_norm(h, EPS), block, key, site), key, site + MLP_OUT)
-        h = _norm(h + self._drop(self._attention(h, block, visible, key, site), key, site + ATTENTION_OUT), EPS)
-        return _norm(h + self._drop(self._mlp(h, block, key, site), key, site + MLP_OUT), EPS)
-
-    def _attention(self, h: Tensor, block: Block, visible: Tensor | None, key: Tensor, site: int) -> Tensor:
-        m, b, t, d = h.shape
-        x = h.reshape(m, b * t, d)
-        q, k, v = (
-            part(x).view(m, b, t, self.config.heads, d).transpose(2, 3)  # (m, b, h, t, d)
-            for part in (block.query, block.key, block.value)
-        )
-        q = q * self.scales
-        noise = Noise(absorb(key, site + WEIGHTS), absorb(key_of(self.seeds), site + WEIGHTS))
-        # Neighbours with the same pattern go together: a member's result does not depend on that.
-        outputs = []
-        for pattern, group in groupby(range(m), key=lambda i: self.patterns[i]):
-            members = list(group)
-            outputs.append(self._attend(q, k, v, pattern, visible, noise, slice(members[0], members[-1] + 1)))
-        mixed = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-        out: Tensor = block.output(mixed.transpose(2, 3).reshape(m, b * t, -1))
-        return out.view(m, b, t, d)
-
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, visible: Tensor | None, noise: Noise, members: slice
-    ) -> Tensor:
-        problem = Problem(
-            q=q[members],
-            k=k[members],
-            v=v[members],
-            pattern=pattern,
-            mask=None if visible is None else visible[members],
-            is_causal=False,
-            query_offset=0,
-            scale=q.shape[-1] ** -0.5,
-            dropout_p=self.config.dropout if self.training else 0.0,
-            noise=Noise(noise.fresh[members], noise.fixed[members]),
-        )
-        return attend(problem)[0]
-
-    def _mlp(self, h: Tensor, block: Block, key: Tensor, site: int) -> Tensor:
-        m, b, t, d = h.shape
-        hidden = block.mlp_in(h.reshape(m, b * t, d)).view(m, b, t, -1)
-        hidden = self._drop(hidden, key, site + MLP_HIDDEN)
-        parts = []
-        for name, group in groupby(range(m), key=lambda i: self.configs[i].activation):
-            members = list(group)
-            parts.append(ACTIVATIONS[name](hidden[members[0] : members[-1] + 1]))
-        hidden = torch.cat(parts) if len(parts) > 1 else parts[0]
-        out: Tensor = block.mlp_out(hidden.view(m, b * t, -1))
-        return out.view(m, b, t, d)
-
-    def _drop(self, x: Tensor, key: Tensor, site: int) -> Tensor:
-        return dropout(x, self.config.dropout, absorb(key, site)) if self.training else x
-
     def _read(self, h: Tensor, pad: Tensor) -> Tensor:
         """(m, b, t, d) -> logits (m, b, outputs, classes)."""
         m, b, t, _ = h.shape
@@ -250,8 +167,3 @@ class Transformer(nn.Module):
             read = (h * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)
         logits: Tensor = self.read_out(read.reshape(m, b * self.config.outputs, -1))
         return logits.view(m, b, self.config.outputs, -1)
-
-
-def _norm(h: Tensor, eps: float) -> Tensor:
-    """LayerNorm without learned scale or shift."""
-    return F.layer_norm(h, h.shape[-1:], eps=eps)

@@ -6,7 +6,6 @@ Letters in shapes, here and everywhere: m models, b batch, h heads, t queries, s
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -34,14 +33,14 @@ class View:
         self.noise = Noise.none(q.device) if noise is None else noise
         self._scores = scores
 
-    @cached_property
+    @property
     def scores(self) -> Tensor:
         """Scaled scores with any additive mask, in at least float32: what the softmax will see."""
-        if self._scores is not None:
-            return self._scores
-        dtype = torch.promote_types(self.q.dtype, torch.float32)
-        scale: float = self.q.shape[-1] ** -0.5
-        return (self.q.to(dtype) * scale) @ self.k.to(dtype).transpose(-2, -1)
+        if self._scores is None:
+            dtype = torch.promote_types(self.q.dtype, torch.float32)
+            scale: float = self.q.shape[-1] ** -0.5
+            self._scores = (self.q.to(dtype) * scale) @ self.k.to(dtype).transpose(-2, -1)
+        return self._scores
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -148,6 +147,10 @@ def ranks(visible: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return counted - 1, (before - 1).clamp(min=0), total
 
 
+#: Compiled for a GPU, up to this k the best key is taken k times: reductions fuse into one kernel, a sort does not.
+REMOVALS_UP_TO = 16
+
+
 def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
     """The k visible keys of highest priority, fewer where fewer are visible; ties keep the lowest index.
 
@@ -159,9 +162,26 @@ def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
         return visible
     lowest = -torch.inf if priority.is_floating_point() else torch.iinfo(priority.dtype).min
     priority = priority.masked_fill(~visible, lowest)
+    if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
+        return _remove_best(priority, visible, k)
     threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1)
     above = priority > threshold
     # Fill up with keys at the threshold, lowest index first. Invisible ones may sit there too when the row is short.
     tied = (priority == threshold) & visible
     room = k - above.sum(-1, keepdim=True)
     return above | (tied & (tied.cumsum(-1) <= room))
+
+
+def _remove_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
+    """The same by taking the best remaining key k times."""
+    keys = torch.arange(priority.shape[-1], device=priority.device)
+    left = visible.expand(priority.shape)
+    for _ in range(k):
+        best = priority.amax(-1, keepdim=True)
+        first = torch.where(left & (priority == best), keys, priority.shape[-1]).amin(-1, keepdim=True)
+        taken = keys == first
+        left = left & ~taken
+        priority = priority.masked_fill(
+            taken, -torch.inf if priority.is_floating_point() else torch.iinfo(priority.dtype).min
+        )
+    return visible & ~left
