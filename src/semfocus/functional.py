@@ -157,12 +157,15 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
         return "its dropout is not counter-based, so chunks and resumed runs would draw other bits"
     if problem.bias is not None and problem.bias.requires_grad:
         return "attn_mask needs a gradient"
+    if isinstance(problem.scale, Tensor):
+        return "the scale is a tensor"
     if 0 in problem.q.shape or 0 in problem.k.shape:
         return "an axis has length 0"
     return None
 
 
 def _sdpa(p: Problem) -> Tensor:
+    assert isinstance(p.scale, float | int)
     gqa = p.k.shape[-3] != p.q.shape[-3]
     # PyTorch's causal kernels know an offset of zero only; an offset behind all keys hides none of them.
     sees_all = not p.is_causal or p.query_offset >= p.k.shape[-2] - 1

@@ -25,10 +25,13 @@ _MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)
 
 def mix(h: Tensor) -> Tensor:
     """Scrambles int32 values so that flipping one input bit flips every output bit with probability near 1/2."""
-    # The masks make the shifts logical: int32 shifts carry the sign.
-    h = (h ^ ((h >> 16) & 0xFFFF)) * _MULTIPLIERS[0]
-    h = (h ^ ((h >> 15) & 0x1FFFF)) * _MULTIPLIERS[1]
-    return h ^ ((h >> 16) & 0xFFFF)
+    # The masks make the shifts logical: int32 shifts carry the sign. In place, since this is most of dropout's cost.
+    shifted = h >> 16
+    h = shifted.bitwise_and_(0xFFFF).bitwise_xor_(h).mul_(_MULTIPLIERS[0])
+    shifted = h >> 15
+    h = shifted.bitwise_and_(0x1FFFF).bitwise_xor_(h).mul_(_MULTIPLIERS[1])
+    shifted = h >> 16
+    return shifted.bitwise_and_(0xFFFF).bitwise_xor_(h)
 
 
 def absorb(h: Tensor, index: Tensor | int) -> Tensor:
@@ -45,7 +48,8 @@ def _signed(value: int) -> int:
 
 def key_of(seed: int | Tensor, device: torch.device | str | None = None) -> Tensor:
     """The key of a 64-bit seed, or of a tensor of seeds (one key each)."""
-    seed = torch.as_tensor(seed, dtype=torch.int64, device=device)
+    if not isinstance(seed, Tensor):
+        seed = torch.full((), seed, dtype=torch.int64, device=device)  # a fill, so that a CUDA graph can hold it
     low = ((seed & 0xFFFFFFFF) + 2**31) % 2**32 - 2**31
     return absorb(mix(low.to(torch.int32)), (seed >> 32).to(torch.int32))
 
@@ -62,17 +66,23 @@ def bits(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     return spread(key, (*key.shape, *shape))
 
 
-def keep_mask(random_bits: Tensor, dropout_p: float) -> Tensor:
-    """True with probability 1 - p."""
-    return random_bits >= round(dropout_p * 2**32) - 2**31 if dropout_p < 1 else torch.zeros_like(random_bits).bool()
+def dropout_factor(random_bits: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+    """What to multiply by: 0 with probability p, else 1 / (1 - p)."""
+    if p >= 1.0:
+        return torch.zeros_like(random_bits, dtype=dtype)
+    return (random_bits >= round(p * 2**32) - 2**31).to(dtype).mul_(1.0 / (1.0 - p))
 
 
 def dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
-    """Inverted dropout: x (m, ...) with a key (m,) for each member, or any x with a scalar key."""
+    """Inverted dropout: x (m, ..., d) with a key (m,) for each member, or any x with a scalar key.
+
+    The bits of an element depend on its row, counted through the axes before the last, and its place in the row.
+    """
     if p == 0.0:
         return x
-    kept = keep_mask(spread(key, tuple(x.shape)), p)
-    return x * kept * (1.0 / (1.0 - p) if p < 1 else 0.0)
+    rows = x.shape[key.ndim : -1].numel()
+    drawn = bits(key, (rows, x.shape[-1])).view(x.shape)
+    return x * dropout_factor(drawn, p, x.dtype)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .patterns.base import Pattern, View
-from .randomness import Noise, absorb, keep_mask, spread
+from .patterns.full import Full
+from .randomness import Noise, absorb, dropout_factor, spread
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Problem:
     mask: Tensor | None  # bool: True = may attend; float: added to the scores
     is_causal: bool
     query_offset: int  # position of the first query among the keys
-    scale: float
+    scale: float | Tensor  # of the scores; a tensor must broadcast against the queries
     dropout_p: float
     noise: Noise
 
@@ -39,6 +40,16 @@ class Problem:
     def positions(self) -> Tensor:
         """(t,): where the queries stand among the keys."""
         return torch.arange(self.query_offset, self.query_offset + self.q.shape[-2], device=self.q.device)
+
+    @property
+    def sees_something(self) -> bool:
+        """Is it certain, without looking at a mask, that every query sees a key?"""
+        return self.mask is None and self.k.shape[-2] > 0 and (not self.is_causal or self.query_offset >= 0)
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Is it certain that every query keeps every key?"""
+        return isinstance(self.pattern, Full) and self.sees_something and not self.is_causal
 
     def visible(self) -> Tensor:
         """bool: who may attend to whom. Its last axes are (t, s); those before broadcast."""
@@ -71,7 +82,10 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     scores = (q * p.scale) @ k.transpose(-2, -1)  # (..., t, s)
     if p.bias is not None:
         scores = scores + p.bias.to(dtype)
-    weights = masked_softmax(scores, kept_keys(p, q, k, scores))  # 0 at keys that are not kept
+    if p.keeps_everything:
+        weights = scores.softmax(-1)
+    else:
+        weights = masked_softmax(scores, kept_keys(p, q, k, scores), p.sees_something)
     out = _dropout(weights, p) @ v
     return out.to(p.q.dtype), weights.to(p.q.dtype)
 
@@ -92,12 +106,14 @@ def kept_keys(problem: Problem, q: Tensor, k: Tensor, scores: Tensor) -> Tensor:
     return problem.pattern.select(view) & visible
 
 
-def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:
+def masked_softmax(scores: Tensor, kept: Tensor, never_empty: bool = False) -> Tensor:
     """Softmax over the kept keys. A row that keeps nothing gives zeros, and its gradient is zero, not NaN."""
+    scores = scores.masked_fill(~kept, -torch.inf)
+    if never_empty:
+        return scores.softmax(-1)
     empty = ~kept.any(-1, keepdim=True)
     # An empty row is given equal finite scores first, so that nothing in it is ever -inf minus -inf.
-    weights = scores.masked_fill(~kept, -torch.inf).masked_fill(empty, 0.0).softmax(-1)
-    return weights.masked_fill(empty, 0.0)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
 def _dropout(weights: Tensor, p: Problem) -> Tensor:
@@ -106,4 +122,4 @@ def _dropout(weights: Tensor, p: Problem) -> Tensor:
         return weights
     rows = absorb(spread(p.noise.fresh, tuple(p.q.shape[:-2]))[..., None], p.positions)  # (..., t)
     drawn = absorb(rows[..., None], torch.arange(weights.shape[-1], device=weights.device))  # (..., t, s)
-    return weights * keep_mask(drawn, p.dropout_p) * (1.0 / (1.0 - p.dropout_p) if p.dropout_p < 1 else 0.0)
+    return weights * dropout_factor(drawn, p.dropout_p, weights.dtype)

@@ -99,7 +99,6 @@ class Block(nn.Module):
         m, b, t, d = h.shape
         qkv = self.qkv(h.reshape(m, b * t, d)).view(m, b, t, 3, settings.heads, d)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5).unbind(0)  # each (m, b, h, t, d)
-        q = q * scales
         fresh, fixed = absorb(noise.fresh, WEIGHTS), absorb(noise.fixed, WEIGHTS)
         parts = []
         for pattern, start, stop in settings.patterns:
@@ -111,7 +110,7 @@ class Block(nn.Module):
                 mask=None if visible is None else visible[start:stop],
                 is_causal=False,
                 query_offset=0,
-                scale=d**-0.5,
+                scale=scales[start:stop] * d**-0.5,
                 dropout_p=settings.dropout,
                 noise=Noise(fresh[start:stop], fixed[start:stop]),
             )

@@ -14,14 +14,9 @@ ReadOut = Literal["mean", "tape"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """One encoder. The defaults are those of the paper's NNCH experiments, but for padding, which is masked.
+class ModelOptions:
+    """What a user may choose about a model. The defaults are the paper's (NNCH), but for padding, which is masked."""
 
-    Token ids: 0 .. vocabulary - 1 are the task's, ``vocabulary`` is PAD; the global tokens' follow, then the tape's.
-    """
-
-    vocabulary: int
-    classes: int
     width: int = 64
     mlp_width: int = 64
     blocks: int = 5
@@ -31,15 +26,12 @@ class ModelConfig:
     dropout: float = 0.01
     attention_scale: float = 1.0  # multiplies the scores before selection and softmax
     read_out: ReadOut = "mean"  # "tape": one query token per output is appended and read
-    outputs: int = 1  # query tokens of the tape
     mask_padding: bool = True  # PAD is invisible as a key
     pool_padding: bool = False  # PAD enters the mean of the read-out
 
     def __post_init__(self) -> None:
-        for name, low in (("vocabulary", 1), ("classes", 1), ("width", 2), ("mlp_width", 1), ("blocks", 1)):
+        for name, low in (("width", 2), ("mlp_width", 1), ("blocks", 1), ("heads", 1)):
             self._require_int(name, low)
-        self._require_int("heads", 1)
-        self._require_int("outputs", 1)
         for name, choices in (("activation", Activation), ("norm", Norm), ("read_out", ReadOut)):
             value = getattr(self, name)
             if value not in get_args(choices):
@@ -48,13 +40,30 @@ class ModelConfig:
             raise ValueError(f"dropout is {self.dropout!r}; it must lie in [0, 1)")
         if not 0.0 < self.attention_scale < float("inf"):
             raise ValueError(f"attention_scale is {self.attention_scale!r}; it must be positive and finite")
-        if self.read_out == "mean" and self.outputs != 1:
-            raise ValueError(f"outputs is {self.outputs}; the mean read-out gives 1, read_out='tape' gives more")
 
     def _require_int(self, name: str, low: int) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise ValueError(f"{name} is {value!r}; it must be an integer of at least {low}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ModelOptions):
+    """One encoder: its options, and what its task asks of it.
+
+    Token ids: 0 .. vocabulary - 1 are the task's, ``vocabulary`` is PAD; the global tokens' follow, then the tape's.
+    """
+
+    vocabulary: int
+    classes: int
+    outputs: int = 1  # query tokens of the tape
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("vocabulary", "classes", "outputs"):
+            self._require_int(name, 1)
+        if self.read_out == "mean" and self.outputs != 1:
+            raise ValueError(f"outputs is {self.outputs}; the mean read-out gives 1, read_out='tape' gives more")
 
     def shared(self) -> ModelConfig:
         """What all members of a population must have in common: everything but activation and attention scale."""

@@ -46,6 +46,7 @@ class Transformer(nn.Module):
 
     seeds: Tensor
     scales: Tensor
+    appended: Tensor
 
     def __init__(
         self,
@@ -62,9 +63,12 @@ class Transformer(nn.Module):
         seeds = [seeds] if isinstance(seeds, int) else list(seeds)
         self.config = self._check(self.configs, self.patterns, seeds)
         self.global_tokens = self.patterns[0].global_tokens
-        # The task's ids, PAD, the global tokens, and the tape's query token.
         c = self.config
-        ids = c.vocabulary + 1 + self.global_tokens + (c.read_out == "tape")
+        first_global = c.vocabulary + 1
+        tape = first_global + self.global_tokens
+        ids = tape + (c.read_out == "tape")  # the task's ids, PAD, the global tokens, and the tape's query token
+        appended = [tape] * (c.outputs if c.read_out == "tape" else 0) + list(range(first_global, tape))
+        self.register_buffer("appended", torch.tensor(appended, dtype=torch.int64), persistent=False)
         self.register_buffer("seeds", torch.tensor(seeds, dtype=torch.int64), persistent=False)
         scales = torch.tensor([config.attention_scale for config in self.configs], dtype=torch.float64)
         self.register_buffer("scales", scales[:, None, None, None, None], persistent=False)  # over (m, b, h, t, d)
@@ -135,14 +139,10 @@ class Transformer(nn.Module):
 
     def _append(self, tokens: Tensor, pad: Tensor) -> tuple[Tensor, Tensor]:
         """The tape's query tokens, then the global tokens; neither is padding."""
-        c = self.config
-        first_global = c.vocabulary + 1
-        extra = [first_global + self.global_tokens] * c.outputs if c.read_out == "tape" else []
-        extra += range(first_global, first_global + self.global_tokens)
-        if not extra:
+        if not len(self.appended):
             return tokens, pad
-        new = torch.tensor(extra, device=tokens.device).expand(*tokens.shape[:2], len(extra))
-        return torch.cat([tokens, new], -1), F.pad(pad, (0, len(extra)))
+        new = self.appended.expand(*tokens.shape[:2], -1)
+        return torch.cat([tokens, new], -1), F.pad(pad, (0, len(self.appended)))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         _, ids, width = self.embedding.shape
@@ -152,7 +152,7 @@ class Transformer(nn.Module):
         else:
             rows = self.embedding.gather(1, tokens.flatten(1)[..., None].expand(-1, -1, width))
         h: Tensor = rows.view(*tokens.shape, width) * width**0.5
-        return h + sinusoidal(tokens.shape[-1], width, tokens.device).to(h.dtype)
+        return h + sinusoidal(tokens.shape[-1], width, tokens.device, h.dtype)
 
     def _read(self, h: Tensor, pad: Tensor) -> Tensor:
         """(m, b, t, d) -> logits (m, b, outputs, classes)."""

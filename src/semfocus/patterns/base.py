@@ -165,6 +165,11 @@ def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
     if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
         return _remove_best(priority, visible, k)
     threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1)
+    if priority.device.type == "cpu" and not torch.compiler.is_compiling():
+        # Without ties at the threshold this is all; on a GPU the look would make it wait.
+        kept = (priority >= threshold) & visible
+        if bool((kept.sum(-1) <= k).all()):
+            return kept
     above = priority > threshold
     # Fill up with keys at the threshold, lowest index first. Invisible ones may sit there too when the row is short.
     tied = (priority == threshold) & visible

@@ -1,0 +1,71 @@
+"""Writing so that a crash at any moment leaves either the old file or the new one, never half of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class StorageError(Exception):
+    """A folder or file cannot be read or written. The message is one sentence for the user."""
+
+
+@contextmanager
+def explained(path: Path, action: str) -> Iterator[None]:
+    """Turns an operating system's error into one clear sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot {action} {path}: {error.strerror or error}; earlier results are intact") from None
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Temporary file, fsync, rename."""
+    with explained(path, "write"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """JSON lines. A line cut short by a crash is dropped when the file is read."""
+    text = "".join(json.dumps(finite(row), allow_nan=False) + "\n" for row in rows)
+    with explained(path, "append to"), open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a JSON lines file; nothing if there is none."""
+    if not path.exists():
+        return []
+    with explained(path, "read"):
+        lines = path.read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def keep_lines(path: Path, last_epoch: int) -> None:
+    """Cuts a JSON lines file back to the epochs up to ``last_epoch``."""
+    if path.exists():
+        rows = [row for row in read_lines(path) if row["epoch"] <= last_epoch]
+        write_atomic(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+
+
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: they become null."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

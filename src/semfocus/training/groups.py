@@ -1,0 +1,117 @@
+"""Which runs train together: those that share their shapes, as many as fit into memory.
+
+A group is recorded in ``DIR/groups/<id>/group.json`` before it starts, so that after a crash it is formed again as it
+was and goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from . import checkpoint
+from .files import write_json
+from .protocol import RunConfig
+from .run_directory import RunDirectory
+
+#: Larger populations gain nothing on a CPU: the caches are full long before.
+CPU_MEMBERS = 24
+#: Share of the free memory that a population may plan with.
+MEMORY_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that train in lock step."""
+
+    configs: tuple[RunConfig, ...]
+    threads: int | None = None  # CPU threads it was started with
+
+    @property
+    def runs(self) -> list[str]:
+        return [config.hash for config in self.configs]
+
+    @property
+    def id(self) -> str:
+        return hashlib.sha256(" ".join(self.runs).encode()).hexdigest()[:16]
+
+    def folder(self, out: Path) -> Path:
+        return out / "groups" / self.id
+
+    def record(self, out: Path) -> None:
+        write_json(self.folder(out) / "group.json", {"runs": self.runs, "threads": self.threads})
+
+    def halves(self) -> tuple[Group, Group]:
+        middle = len(self.configs) // 2
+        return replace(self, configs=self.configs[:middle]), replace(self, configs=self.configs[middle:])
+
+
+def shape_key(config: RunConfig) -> str:
+    """Runs with equal keys can share a population."""
+    sizes = (config.data.train, config.data.heldout, config.data.test)
+    shapes = asdict(config.model_config().shared())
+    parts = [shapes, config.length, config.pattern.global_tokens, asdict(config.train), sizes, config.precision]
+    return json.dumps(parts, sort_keys=True)
+
+
+def plan(configs: Sequence[RunConfig], members: Callable[[RunConfig], int]) -> list[Group]:
+    """Groups of at most ``members(config)`` runs, with equal activations and patterns side by side."""
+    by_shape: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        by_shape.setdefault(shape_key(config), []).append(config)
+    groups = []
+    for runs in by_shape.values():
+        runs.sort(key=lambda c: (c.model.activation, c.pattern.label, c.model.attention_scale, c.seed, c.hash))
+        most = max(members(runs[0]), 1)
+        pieces = -(-len(runs) // most)
+        size = -(-len(runs) // pieces)  # pieces of nearly equal size
+        groups += [Group(tuple(runs[i : i + size])) for i in range(0, len(runs), size)]
+    return groups
+
+
+def recorded(out: Path, wanted: set[str]) -> list[Group]:
+    """Groups of an earlier, interrupted call that hold a wanted run, formed again as they were."""
+    groups: list[Group] = []
+    taken: set[str] = set()
+    records = []
+    for path in sorted((out / "groups").glob("*/group.json")):
+        try:
+            records.append((path.parent, json.loads(path.read_text())))
+        except (OSError, ValueError):
+            checkpoint.remove(path.parent)
+    # Halves before the group they came from: a crash between the two leaves both behind.
+    for folder, record in sorted(records, key=lambda item: len(item[1]["runs"])):
+        runs = record["runs"]
+        if not wanted & set(runs):
+            continue
+        configs = [RunDirectory(out, run) for run in runs]
+        if taken & set(runs) or not all((c.path / "config.json").exists() for c in configs):
+            checkpoint.remove(folder)
+            continue
+        taken |= set(runs)
+        groups.append(Group(tuple(c.config() for c in configs), record["threads"]))
+    return groups
+
+
+def members_that_fit(config: RunConfig, device: torch.device) -> int:
+    """How many members a population of such runs may have, by an estimate of what one step keeps in memory."""
+    if device.type != "cuda":
+        return CPU_MEMBERS
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(1, int(MEMORY_SHARE * free / bytes_per_member(config)))
+
+
+def bytes_per_member(config: RunConfig) -> int:
+    """Activations kept for the backward pass, in float32, and the resident examples. Rough, and on the high side."""
+    model = config.model_config()
+    length = config.length + config.pattern.global_tokens + (model.outputs if model.read_out == "tape" else 0)
+    tokens = config.train.batch * length
+    per_token = 8 * model.width + (3 + 2) * model.heads * model.width + 4 * model.mlp_width
+    scores = 6 * config.train.batch * model.heads * length * length
+    examples = (config.data.train + config.data.heldout + config.data.test) * (length + 2 * model.outputs)
+    return 4 * model.blocks * (tokens * per_token + scores) + examples

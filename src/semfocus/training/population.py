@@ -1,0 +1,217 @@
+"""A population on one device: the step, the evaluation, and on a GPU both as CUDA graphs.
+
+Nothing here touches the disk, and nothing inside an epoch waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..model import Transformer
+from ..model.transformer import run_block
+from .data import Split, batch_order, resident
+from .optimiser import FlatWeights, Optimiser
+from .protocol import RunConfig
+
+#: Largest tensor, in elements, that one evaluation batch may need.
+EVALUATION_ELEMENTS = {"cuda": 2**28, "cpu": 2**22}
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Per member, on the device: mean loss, share of right targets, share of examples with all targets right."""
+
+    loss: Tensor  # (m,)
+    accuracy: Tensor
+    sequence_accuracy: Tensor | None
+
+
+class Population:
+    """Runs that share their shapes, trained in lock step. Member i is ``configs[i]``."""
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        device: torch.device | str = "cpu",
+        *,
+        dtype: torch.dtype = torch.float32,
+        compiled: bool | None = None,
+    ) -> None:
+        self.configs = list(configs)
+        self.device = torch.device(device)
+        self.train_config = configs[0].train
+        self.splits = resident(configs, self.device)
+        self.model = Transformer(
+            [config.model_config() for config in configs],
+            [config.pattern for config in configs],
+            [config.seed for config in configs],
+            dtype=dtype,
+            device=self.device,
+        )
+        on_gpu = self.device.type == "cuda"
+        compiled = on_gpu if compiled is None else compiled
+        self.implementation = "reference, compiled" if compiled else "reference"
+        if compiled:
+            self.model.run_block = torch.compile(run_block, dynamic=False)
+        self.weights = FlatWeights(self.model)
+        self.optimiser = Optimiser([config.optimiser for config in configs], self.weights)
+        members = len(configs)
+        self.batch = self.train_config.batch
+        self.steps_per_epoch = self.splits["train"].examples // self.batch
+        self.order = torch.zeros(members, self.splits["train"].examples, dtype=torch.int64, device=self.device)
+        self.step_index = torch.zeros((), dtype=torch.int64, device=self.device)  # counts through the whole run
+        self.cursor = torch.zeros((), dtype=torch.int64, device=self.device)  # batch within the epoch
+        self.alive = torch.ones(members, dtype=torch.bool, device=self.device)
+        # Sums over an epoch of training: loss, right targets, counted targets; over an evaluation also whole sequences.
+        self.running = torch.zeros(3, members, dtype=torch.float64, device=self.device)
+        self.sums = torch.zeros(4, members, dtype=torch.float64, device=self.device)
+        self.evaluated = torch.zeros((), dtype=torch.int64, device=self.device)  # examples so far
+        self.train_step = self._captured(self._one_step) if on_gpu else self._one_step
+        self._evaluators: dict[tuple[str, int], Callable[[], None]] = {}
+
+    # --- training ---
+
+    def train_epoch(self, epoch: int, after_step: Callable[[int], None] | None = None) -> Measured:
+        """One pass over the training examples; ``epoch`` counts from 0. Returns loss and accuracy as met on the way."""
+        with precision(self.configs[0].precision):
+            self.start_epoch(epoch)
+            for step in range(self.steps_per_epoch):
+                self.train_step()
+                if after_step is not None:
+                    after_step(step)
+        loss, right, counted = self.running.clone()
+        return Measured(loss / self.steps_per_epoch, right / counted, None)
+
+    def start_epoch(self, epoch: int) -> None:
+        self.model.train()
+        self.order.copy_(batch_order(self.model.seeds, epoch, self.order.shape[1]))
+        self.optimiser.start_epoch(epoch)
+        self.cursor.zero_()
+        self.running.zero_()
+        self.step_index.fill_(epoch * self.steps_per_epoch)
+
+    def _one_step(self) -> None:
+        here = self.cursor * self.batch + torch.arange(self.batch, device=self.device)
+        tokens, targets, counted = self.splits["train"].take(self.order[:, here])
+        logits = self.model(tokens, self.step_index)
+        losses = cross_entropy(logits, targets).mean((1, 2))  # (m,)
+        # The sum of the members' losses: no member's gradient sees another member.
+        gradients = torch.autograd.grad(losses.sum(), self.weights.parameters)
+        with torch.no_grad():
+            finite = self.optimiser.update(gradients, self.alive & losses.isfinite(), self.step_index)
+            self.alive &= finite & losses.isfinite()
+            right, _ = right_answers(logits, targets, counted)
+            parts = (losses, right.sum((1, 2)), counted.sum((1, 2)))
+            self.running += torch.stack([part.double() for part in parts])
+            self.cursor += 1
+            self.step_index += 1
+
+    # --- evaluation ---
+
+    def evaluate(self, split: str, examples: int | None = None) -> Measured:
+        """Loss and accuracy over a split (or its first examples), in evaluation mode."""
+        data = self.splits[split]
+        examples = data.examples if examples is None else min(examples, data.examples)
+        chunk = min(self._evaluation_batch(data), examples)
+        one_chunk = self._evaluators.setdefault((split, chunk), self._evaluator(data, chunk))
+        self.model.eval()
+        self.sums.zero_()
+        self.evaluated.zero_()
+        with precision(self.configs[0].precision), torch.no_grad():
+            for _ in range(examples // chunk):
+                one_chunk()
+            rest = examples % chunk
+            if rest:
+                self._add_sums(data, torch.arange(examples - rest, examples, device=self.device))
+        self.model.train()
+        loss, right, counted, whole = self.sums.clone()
+        return Measured(loss / examples, right / counted, whole / examples)
+
+    def _evaluator(self, data: Split, chunk: int) -> Callable[[], None]:
+        def one_chunk() -> None:
+            self._add_sums(data, self.evaluated + torch.arange(chunk, device=self.device))
+            self.evaluated.add_(chunk)
+
+        return self._captured(one_chunk) if self.device.type == "cuda" else one_chunk
+
+    def _add_sums(self, data: Split, here: Tensor) -> None:
+        tokens, targets, counted = data.take(here.expand(len(self.configs), -1))
+        logits = self.model(tokens, self.step_index)
+        loss = cross_entropy(logits, targets).mean(2)
+        right, whole = right_answers(logits, targets, counted)
+        parts = (loss.sum(1), right.sum((1, 2)), counted.sum((1, 2)), whole.sum(1))
+        self.sums.add_(torch.stack([part.double() for part in parts]))
+
+    def _evaluation_batch(self, data: Split) -> int:
+        config = self.model.config
+        length = data.tokens.shape[2] + len(self.model.appended)
+        per_example = len(self.configs) * length * max(config.width, config.mlp_width, config.heads * length)
+        return max(1, EVALUATION_ELEMENTS[self.device.type] // per_example)
+
+    def weights_of(self, member: int) -> dict[str, Tensor]:
+        """The weights of one member, as those of a population of one."""
+        return {name: tensor[member : member + 1].clone() for name, tensor in self.model.state_dict().items()}
+
+    # --- CUDA graphs ---
+
+    def _captured(self, function: Callable[[], None]) -> Callable[[], None]:
+        """A function of no arguments as a CUDA graph. The runs that warm it up leave no trace."""
+        graph: torch.cuda.CUDAGraph | None = None
+
+        def replay() -> None:
+            nonlocal graph
+            if graph is None:
+                graph = self._capture(function)
+            graph.replay()
+
+        return replay
+
+    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        state = self.mutable()
+        saved = [tensor.clone() for tensor in state]
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                function()
+                for tensor, value in zip(state, saved, strict=True):
+                    tensor.copy_(value)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            function()
+        return graph
+
+    def mutable(self) -> list[Tensor]:
+        """Everything a step or an evaluation changes."""
+        counters = [self.step_index, self.cursor, self.evaluated]
+        return [*self.optimiser.state().values(), *counters, self.alive, self.running, self.sums]
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """logits (m, b, o, c), targets (m, b, o) -> losses (m, b, o)."""
+    return F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none").view(targets.shape)
+
+
+def right_answers(logits: Tensor, targets: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Which counted targets are right (m, b, o), and in which examples all of them are (m, b)."""
+    right = logits.argmax(-1) == targets
+    return right & counted, (right | ~counted).all(2)
+
+
+@contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Float32 matrix products as asked for inside, as they were afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,89 @@
+"""What a person sees while runs train: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+#: Seconds between plain lines.
+LINE_EVERY = 10.0
+
+
+class Progress:
+    """Follows groups of runs. Use as a context manager; ``console=None`` shows nothing."""
+
+    def __init__(self, console: Console | None) -> None:
+        self.console = console
+        self.live: Live | None = None
+        self.runs = self.done = 0
+        self.begun = self.last_line = time.monotonic()
+        self.work = self.worked = 0  # runs x epochs
+
+    def __enter__(self) -> Progress:
+        if self.console is not None and self.console.is_terminal:
+            self.live = Live(console=self.console, refresh_per_second=4)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def plan(self, runs: int, work: int) -> None:
+        """``work``: the sum of the epochs still to train over all runs."""
+        self.runs, self.work, self.begun = runs, work, time.monotonic()
+
+    def say(self, sentence: str) -> None:
+        if self.console is not None:
+            self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    def finished(self, runs: int) -> None:
+        self.done += runs
+
+    def epoch(self, epoch: int, epochs: int, rows: list[dict[str, Any]], worked: int) -> None:
+        """After an epoch of a group: its members' newest metrics, and how much of the work that was."""
+        self.worked += worked
+        now = time.monotonic()
+        if self.live is not None:
+            self.live.update(self._table(epoch, epochs, rows))
+        elif self.console is not None and (now - self.last_line >= LINE_EVERY or epoch == epochs):
+            self.last_line = now
+            best, middle = _described(rows)
+            self.say(
+                f"runs {self.done}/{self.runs}  epoch {epoch}/{epochs}  median {middle}  best {best}  "
+                f"time left {self._left()}"
+            )
+
+    def _left(self) -> str:
+        if not self.worked:
+            return "?"
+        seconds = (time.monotonic() - self.begun) * (self.work - self.worked) / self.worked
+        minutes, seconds = divmod(max(round(seconds), 0), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
+
+    def _table(self, epoch: int, epochs: int, rows: list[dict[str, Any]]) -> Table:
+        best, middle = _described(rows)
+        table = Table(box=None, padding=(0, 2))
+        for column in ("runs done", "in training", "epoch", "median member", "best member", "time left"):
+            table.add_column(column)
+        table.add_row(f"{self.done}/{self.runs}", str(len(rows)), f"{epoch}/{epochs}", middle, best, self._left())
+        return table
+
+
+def _described(rows: list[dict[str, Any]]) -> tuple[str, str]:
+    """Loss and accuracies of the best and of the median member."""
+    known = [row for row in rows if row.get("train_loss") is not None]
+    if not known:
+        return "-", "-"
+    best = min(known, key=lambda row: float(row["train_loss"]))
+    middle = {key: median(row[key] for row in known) for key in ("train_loss", "train_accuracy", "heldout_accuracy")}
+    return _line(best), _line(middle)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return f"loss {row['train_loss']:.3f}, train {row['train_accuracy']:.1%}, held-out {row['heldout_accuracy']:.1%}"

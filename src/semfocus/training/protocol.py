@@ -1,0 +1,260 @@
+"""The config of one run: everything its result depends on, and nothing else.
+
+A run is read from TOML or JSON. What is left out comes from the task's recipe in the paper:
+
+    seed = 0
+    [task]
+    name = "even_pairs"
+    [pattern]
+    name = "top_k"
+    k = 5
+
+``preset = "paper"`` also pads and pools exactly as the original runs did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import patterns, tasks
+from ..model.config import ModelConfig, ModelOptions
+from ..patterns import Pattern
+from ..registry import suggestion
+from ..tasks import Task
+from .strict import ConfigError, build
+
+PRESETS = ("default", "paper")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the paper chose for one task."""
+
+    length: int
+    learning_rate: float
+    decay: float
+    epochs: int
+    blocks: int
+
+
+NNCH = Recipe(length=40, learning_rate=0.1, decay=0.9995, epochs=200, blocks=5)
+RECIPES = {
+    "listops": Recipe(length=599, learning_rate=1.0, decay=0.99, epochs=200, blocks=10),
+    "even_pairs": dataclasses.replace(NNCH, epochs=100),
+    "stack_manipulation": NNCH,
+    "missing_duplicate_string": dataclasses.replace(NNCH, epochs=250),
+    "modular_arithmetic_brackets": dataclasses.replace(NNCH, epochs=600),
+    "solve_equation": dataclasses.replace(NNCH, epochs=600),
+    "cycle_navigation": dataclasses.replace(NNCH, epochs=750),
+    "parity_check": dataclasses.replace(NNCH, epochs=1000),
+}
+
+
+def _at_least(section: object, **lows: float) -> None:
+    for name, low in lows.items():
+        value = getattr(section, name)
+        if not value >= low:
+            raise ValueError(f"{name} is {value!r}; it must be at least {low}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """Which examples: a task, its options, and the length asked of it."""
+
+    name: str
+    length: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            task = self.make()
+        except ValueError as error:
+            raise ValueError(f"options: {error}") from None
+        if self.length < task.minimum_length:
+            raise ValueError(f"length is {self.length}; {self.name} needs at least {task.minimum_length}")
+
+    def make(self) -> Task:
+        return tasks.get(self.name, **self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserConfig:
+    """The update rule. The learning rate is multiplied by ``decay`` once per epoch."""
+
+    learning_rate: float
+    decay: float
+    name: Literal["sgd", "adam"] = "sgd"
+    clip: float = 0.5  # largest global norm of a model's gradient; 0: no clipping
+
+    def __post_init__(self) -> None:
+        _at_least(self, clip=0.0)
+        if not 0.0 < self.learning_rate < float("inf"):
+            raise ValueError(f"learning_rate is {self.learning_rate!r}; it must be positive and finite")
+        if not 0.0 < self.decay <= 1.0:
+            raise ValueError(f"decay is {self.decay!r}; it must lie in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """How many examples, from which seed."""
+
+    train: int = 5000
+    heldout: int = 2000
+    test: int = 0  # a third split, which chooses nothing
+    seed: int | None = None  # None: the run's own seed
+    random_labels: bool = False  # labels shuffled among the examples of each split
+    pad_multiple: int = 1  # sequences are padded to a multiple of this
+
+    def __post_init__(self) -> None:
+        _at_least(self, train=1, heldout=1, test=0, pad_multiple=1)
+        if self.seed is not None:
+            _at_least(self, seed=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long, and what is measured on the way. The last incomplete batch of an epoch is left out."""
+
+    epochs: int
+    batch: int = 25
+    eval_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
+    probe_every: int = 0  # steps between probes; 0: no probe
+    probe_epochs: int = 20  # epochs in which to probe
+    probe_examples: int = 1000  # the first training examples
+
+    def __post_init__(self) -> None:
+        _at_least(self, epochs=0, batch=1, eval_every=1, probe_every=0, probe_epochs=0, probe_examples=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run."""
+
+    task: TaskConfig
+    pattern: Pattern
+    model: ModelOptions
+    optimiser: OptimiserConfig
+    data: DataConfig
+    train: TrainConfig
+    seed: int = 0
+    precision: Literal["ieee", "tf32"] = "ieee"  # of float32 matrix products on a GPU
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^63")
+        if self.train.batch > self.data.train:
+            raise ValueError(f"train.batch is {self.train.batch}; it must be at most data.train, {self.data.train}")
+
+    @property
+    def data_seed(self) -> int:
+        return self.seed if self.data.seed is None else self.data.seed
+
+    @property
+    def length(self) -> int:
+        """Tokens of a padded example, without the tokens a model appends."""
+        given, multiple = self.task.make().input_length(self.task.length), self.data.pad_multiple
+        return -(-given // multiple) * multiple
+
+    def model_config(self) -> ModelConfig:
+        task = self.task.make()
+        outputs = task.output_length(self.task.length) if self.model.read_out == "tape" else 1
+        return ModelConfig(
+            vocabulary=task.vocabulary, classes=task.num_classes, outputs=outputs, **dataclasses.asdict(self.model)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that ``from_dict`` reads back as an equal config."""
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain = {k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in data.items()}  # type: ignore[arg-type]
+        plain["pattern"] = {"name": self.pattern.name, **plain["pattern"]}
+        return plain
+
+    @property
+    def hash(self) -> str:
+        """The name of the run: equal configs, equal names."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> RunConfig:
+        """A config from plain data; what is missing comes from the preset and the task's recipe."""
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"the config is {data!r}; it must be a table")
+        given = {key: value for key, value in data.items() if key != "preset"}
+        known = [f.name for f in dataclasses.fields(RunConfig)]
+        for key in given:
+            if key not in known:
+                raise ConfigError(f"unknown field {key!r}; {suggestion(key, [*known, 'preset'])}")
+        preset = data.get("preset", "default")
+        if preset not in PRESETS:
+            raise ConfigError(f"preset is {preset!r}; {suggestion(preset, PRESETS)}")
+        pattern = _pattern(given.get("pattern", {"name": "full"}))
+        merged = _defaults(_task_name(given), pattern, preset)
+        for key, value in given.items():
+            both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = {**merged[key], **value} if both else value
+        return build(RunConfig, {**merged, "pattern": pattern})
+
+    @staticmethod
+    def load(path: str | Path) -> RunConfig:
+        """Reads one run from a .toml or .json file."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+            return RunConfig.from_dict(data)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}") from None
+        except ValueError as error:  # syntax, encoding and config errors
+            raise ConfigError(f"{path}: {error}") from None
+
+
+def paper(task: str, pattern: Pattern, seed: int = 0, **sections: Any) -> RunConfig:
+    """The paper's run of a pattern on a task: ``paper("even_pairs", TopK(5), seed=3, precision="tf32")``."""
+    return RunConfig.from_dict(
+        {"preset": "paper", "task": {"name": task}, "pattern": pattern, "seed": seed, **sections}
+    )
+
+
+def _task_name(data: Mapping[str, Any]) -> str:
+    task = data.get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    if not isinstance(name, str):
+        raise ConfigError(f"task.name is {name!r}; {suggestion(name, tasks.names())}")
+    if name not in tasks.names():
+        raise ConfigError(f"task.name is {name!r}; {suggestion(name, tasks.names())}")
+    return name
+
+
+def _pattern(given: object) -> Pattern:
+    if isinstance(given, Pattern):
+        return given
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        raise ConfigError(f"pattern is {given!r}; it must be a table with a name, one of {', '.join(patterns.names())}")
+    knobs = {key: value for key, value in given.items() if key != "name"}
+    try:
+        return patterns.get(given["name"], **knobs)
+    except ValueError as error:
+        raise ConfigError(f"pattern: {error}") from None
+
+
+def _defaults(task: str, pattern: Pattern, preset: str) -> dict[str, Any]:
+    recipe = RECIPES.get(task, NNCH)
+    data: dict[str, Any] = {
+        "task": {"name": task, "length": recipe.length},
+        "model": {"blocks": recipe.blocks},
+        "optimiser": {"learning_rate": recipe.learning_rate, "decay": recipe.decay},
+        "data": {"seed": 0} if task == "listops" else {},  # ListOps: one data set for all seeds
+        "train": {"epochs": recipe.epochs},
+    }
+    if preset == "paper":
+        data["model"] |= {"mask_padding": False, "pool_padding": True}
+        data["data"] |= {"pad_multiple": getattr(pattern, "k", getattr(pattern, "width", 1))}
+    return data

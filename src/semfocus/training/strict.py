@@ -1,0 +1,81 @@
+"""Typed configs from plain data, strictly: a mistake is an error that names the field, the value and what would do."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from ..registry import suggestion
+
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """A mistake in a config. The message is one sentence for its author."""
+
+
+def build(cls: type[T], data: object, path: str = "") -> T:
+    """An instance of a dataclass from a mapping; nested dataclasses from nested mappings. Nothing is converted.
+
+    >>> @dataclasses.dataclass
+    ... class Point:
+    ...     x: int
+    >>> build(Point, {"x": 1})
+    Point(x=1)
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path or 'the config'} is {data!r}; it must be a table of {cls.__name__} fields")
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    types = typing.get_type_hints(cls)
+    for key in data:
+        if key not in fields:
+            raise ConfigError(f"unknown field {_join(path, str(key))!r}; {suggestion(key, fields)}")
+    for name, f in fields.items():
+        if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{_join(path, name)!r} is missing")
+    values = {name: _value(types[name], value, _join(path, name)) for name, value in data.items()}
+    try:
+        return cls(**values)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(_join(path, str(error))) from None
+
+
+def _value(kind: Any, value: object, path: str) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return value if isinstance(value, kind) else build(kind, value, path)
+    if isinstance(kind, type) and kind not in (int, float, bool, str) and isinstance(value, kind):
+        return value
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind) or isinstance(value, bool):
+            raise ConfigError(f"{path} is {value!r}; {suggestion(value, map(str, get_args(kind)))}")
+        return value
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and NoneType in get_args(kind):
+            return None
+        return _value(next(k for k in get_args(kind) if k is not NoneType), value, path)
+    if get_origin(kind) is dict:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise ConfigError(f"{path} is {value!r}; it must be a table")
+        return dict(value)
+    return _plain(kind, value, path)
+
+
+def _plain(kind: Any, value: object, path: str) -> object:
+    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    assert kind in wanted, f"{path}: no rule for fields of type {kind}"
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(f"{path} is {value!r}; it must be {wanted[kind]}")
+    if kind is float and value not in (float("inf"),) and value != value:
+        raise ConfigError(f"{path} is {value!r}; it must be a number")
+    return value
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,36 @@
+"""How many CPU threads: measured, not guessed.
+
+Two OpenMP threads beside another busy process can be twenty times slower than one, and a small model may not profit
+from a second thread even on an idle machine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from .population import Population
+
+STEPS = 3
+
+
+def choose_threads(population: Population) -> int:
+    """Tries one thread and all cores on real steps, sets the faster and returns it. The steps leave no trace."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    saved = [tensor.clone() for tensor in population.mutable()]
+    seconds = {}
+    for threads in sorted({1, cores}, reverse=True):
+        torch.set_num_threads(threads)
+        population.start_epoch(0)
+        population.train_step()  # warms up
+        start = time.perf_counter()
+        for _ in range(min(STEPS, population.steps_per_epoch - 1)):
+            population.train_step()
+        seconds[threads] = time.perf_counter() - start
+    for tensor, value in zip(population.mutable(), saved, strict=True):
+        tensor.copy_(value)
+    best = min(seconds, key=lambda threads: seconds[threads])
+    torch.set_num_threads(best)
+    return best

@@ -1,0 +1,281 @@
+"""Runs many configs into run directories: groups them, trains each group in lock step, survives interruptions."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import checkpoint, environment
+from .files import StorageError, explained
+from .groups import Group, members_that_fit, plan, recorded
+from .population import Measured, Population
+from .progress import Progress
+from .protocol import RunConfig
+from .run_directory import RunDirectory
+from .threads import choose_threads
+
+#: Seconds between writing metrics to disk. What is in memory only is computed again after a crash.
+FLUSH_EVERY = 2.0
+
+
+class TrainingError(Exception):
+    """Training cannot go on. The message is one sentence for the user."""
+
+
+class Trainer:
+    """Trains runs into ``out``. Calling it again with the same configs goes on where it stopped."""
+
+    def __init__(
+        self,
+        out: str | Path,
+        *,
+        device: torch.device | str = "cpu",
+        threads: int | None = None,
+        checkpoint_seconds: float = 60.0,
+        checkpoint_epochs: int | None = None,
+        progress: Progress | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.out = Path(out)
+        self.device = torch.device(device)
+        self.threads = threads
+        self.checkpoint_seconds = checkpoint_seconds
+        self.checkpoint_epochs = checkpoint_epochs
+        self.progress = progress or Progress(None)
+        self.dtype = dtype
+
+    def run(self, configs: Sequence[RunConfig]) -> list[RunDirectory]:
+        """All runs, in the order given; those with a summary already are not repeated."""
+        directories = {config.hash: RunDirectory(self.out, config.hash) for config in configs}
+        unfinished = {config.hash: config for config in configs if not directories[config.hash].is_finished()}
+        with locked(self.out):
+            groups = recorded(self.out, set(unfinished))
+            grouped = {run for group in groups for run in group.runs}
+            rest = [config for run, config in unfinished.items() if run not in grouped]
+            groups += plan(rest, lambda config: members_that_fit(config, self.device))
+            work = sum(len(group.configs) * group.configs[0].train.epochs for group in groups)
+            self.progress.plan(len(directories), work)
+            self.progress.finished(len(directories) - len(unfinished))
+            queue = deque(groups)
+            while queue:
+                group = queue.popleft()
+                if self._fits(group):
+                    self.progress.finished(len(group.configs))
+                else:
+                    queue.extendleft(reversed(self._halve(group)))
+        return list(directories.values())
+
+    def _fits(self, group: Group) -> bool:
+        """Trains a group to its end; False if the device's memory did not hold it."""
+        try:
+            GroupTraining(self, group).run()
+            return True
+        except torch.OutOfMemoryError:
+            pass
+        # Only here, outside the handler, are the failed step's tensors free to go.
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return False
+
+    def _halve(self, group: Group) -> tuple[Group, Group]:
+        members = len(group.configs)
+        if members == 1:
+            raise TrainingError(
+                f"out of memory with a single model of run {group.runs[0]}; use a smaller batch, model or length"
+            )
+        first, second = group.halves()
+        self.progress.say(f"out of memory with {members} models at once; going on with groups of {len(second.configs)}")
+        folder = group.folder(self.out)
+        found = checkpoint.load(folder, self.progress.say)
+        for half, rows in ((first, slice(0, members // 2)), (second, slice(members // 2, members))):
+            half.record(self.out)
+            if found is not None:
+                checkpoint.save(half.folder(self.out), found[0], {name: t[rows] for name, t in found[1].items()})
+        checkpoint.remove(folder)
+        return first, second
+
+
+class GroupTraining:
+    """One group from its last checkpoint (or the beginning) to its end."""
+
+    def __init__(self, trainer: Trainer, group: Group) -> None:
+        self.trainer, self.group = trainer, group
+        self.out, self.say = trainer.out, trainer.progress.say
+        self.folder = group.folder(trainer.out)
+        self.config = group.configs[0].train
+        self.population = Population(group.configs, trainer.device, dtype=trainer.dtype)
+        self.directories = [RunDirectory(trainer.out, run) for run in group.runs]
+        self.diverged = torch.full((len(group.configs),), -1, dtype=torch.int64)  # epoch at which, or -1
+        self.rows: list[list[dict[str, Any]]] = [[] for _ in group.configs]  # not yet on disk
+        self.probes: list[list[dict[str, Any]]] = [[] for _ in group.configs]
+        self.newest: list[dict[str, Any]] = []
+        self.flushed = self.saved = time.monotonic()
+        self.saved_epoch = 0
+
+    def run(self) -> None:
+        self._choose_threads()
+        done = self._restore()
+        self._start(done)
+        if done == 0:
+            self._measure(0, 0.0, None)
+            self._flush()
+        self.trainer.progress.worked += done * len(self.directories)
+        for epoch in range(done, self.config.epochs):
+            self._epoch(epoch)
+        self._finish()
+
+    def _choose_threads(self) -> None:
+        threads = self.trainer.threads or self.group.threads
+        if self.trainer.device.type == "cpu":
+            if threads:
+                torch.set_num_threads(threads)
+            else:
+                threads = choose_threads(self.population)
+            self.group = Group(self.group.configs, threads)
+
+    def _restore(self) -> int:
+        """Loads the newest sound checkpoint; returns the number of epochs that are done."""
+        found = checkpoint.load(self.folder, self.say)
+        if found is None:
+            return 0
+        epoch, state = found
+        for name, tensor in self._state().items():
+            tensor.copy_(state[name])
+        self.saved_epoch = epoch
+        self.say(f"going on with {len(self.directories)} runs after epoch {epoch}")
+        return epoch
+
+    def _state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: all of it has one row per member."""
+        state = self.population.optimiser.state()
+        return {**state, "alive": self.population.alive, "diverged": self.diverged}
+
+    def _start(self, done: int) -> None:
+        facts = environment.describe(self.trainer.device) | {
+            "precision": self.group.configs[0].precision,
+            "dtype": str(self.trainer.dtype).removeprefix("torch."),
+            "implementation": self.population.implementation,
+            "threads": self.group.threads,
+            "population": len(self.directories),
+        }
+        for directory, config in zip(self.directories, self.group.configs, strict=True):
+            directory.start(config, facts, done if done else -1)
+        self.group.record(self.out)
+
+    def _epoch(self, epoch: int) -> None:
+        start = time.perf_counter()
+        probing = self.config.probe_every > 0 and epoch < self.config.probe_epochs
+        probes: list[tuple[int, Measured]] = []
+
+        def probe(step: int) -> None:
+            if (step + 1) % self.config.probe_every == 0:
+                probes.append((step + 1, self.population.evaluate("train", self.config.probe_examples)))
+
+        running = self.population.train_epoch(epoch, probe if probing else None)
+        done = epoch + 1
+        last = done == self.config.epochs
+        if done % self.config.eval_every == 0 or last:
+            self._measure(done, time.perf_counter() - start, running)
+        else:
+            self._note_divergence(done, self.population.alive.cpu())
+        for step, measured in probes:
+            self._add_probe(done, step, measured)
+        self.trainer.progress.epoch(done, self.config.epochs, self.newest, len(self.directories))
+        now = time.monotonic()
+        if now - self.flushed >= FLUSH_EVERY or last:
+            self._flush()
+        every = self.trainer.checkpoint_epochs
+        if now - self.saved >= self.trainer.checkpoint_seconds or (every and done % every == 0) or last:
+            self._flush()
+            checkpoint.save(self.folder, done, self._state())
+            self.saved = now
+
+    def _measure(self, epoch: int, seconds: float, running: Measured | None) -> None:
+        """Evaluates all members and adds a line for each that has not diverged before."""
+        columns: dict[str, Tensor] = {}
+        for split in ("train", "heldout"):
+            measured = self.population.evaluate(split)
+            columns |= _columns(split, measured, self.population.model.config.read_out == "tape")
+        if running is not None:
+            columns |= {"running_loss": running.loss, "running_accuracy": running.accuracy}
+        # The only wait for the device in an epoch.
+        table = torch.stack([column.double() for column in columns.values()] + [self.population.alive.double()]).cpu()
+        before = self.diverged.clone()
+        self._note_divergence(epoch, table[-1].bool() & table[0].isfinite())
+        self.newest = []
+        for i, values in enumerate(table[:-1].T.tolist()):
+            if before[i] < 0:
+                row = {"epoch": epoch, **dict(zip(columns, values, strict=True)), "seconds": round(seconds, 4)}
+                self.rows[i].append(row)
+                self.newest.append(row)
+
+    def _note_divergence(self, epoch: int, alive: Tensor) -> None:
+        newly = (self.diverged < 0) & ~alive
+        self.diverged[newly] = epoch
+        self.population.alive &= alive.to(self.population.device)
+        for i in newly.nonzero().flatten().tolist():
+            self.say(f"run {self.group.runs[i]} diverged in epoch {epoch}; its neighbours go on")
+
+    def _add_probe(self, epoch: int, step: int, measured: Measured) -> None:
+        loss, accuracy = measured.loss.tolist(), measured.accuracy.tolist()
+        whole = epoch * self.population.steps_per_epoch - self.population.steps_per_epoch + step
+        for i, rows in enumerate(self.probes):
+            if self.diverged[i] < 0:
+                rows.append({"epoch": epoch, "step": whole, "train_loss": loss[i], "train_accuracy": accuracy[i]})
+
+    def _flush(self) -> None:
+        for directory, rows, probes in zip(self.directories, self.rows, self.probes, strict=True):
+            directory.append("metrics.jsonl", rows)
+            directory.append("probe.jsonl", probes)
+            rows.clear()
+            probes.clear()
+        self.flushed = time.monotonic()
+
+    def _finish(self) -> None:
+        self._flush()
+        test = self.population.evaluate("test") if "test" in self.population.splits else None
+        for i, directory in enumerate(self.directories):
+            diverged = int(self.diverged[i])
+            facts: dict[str, Any] = {
+                "status": "finished" if diverged < 0 else "diverged",
+                "epochs": self.config.epochs,
+                "diverged_epoch": None if diverged < 0 else diverged,
+                "steps": self.config.epochs * self.population.steps_per_epoch,
+            }
+            if test is not None:
+                facts |= {"test_loss": float(test.loss[i]), "test_accuracy": float(test.accuracy[i])}
+            directory.finish(self.population.weights_of(i), facts)
+        checkpoint.remove(self.folder)
+
+
+def _columns(split: str, measured: Measured, tape: bool) -> dict[str, Tensor]:
+    columns = {f"{split}_loss": measured.loss, f"{split}_accuracy": measured.accuracy}
+    if tape and measured.sequence_accuracy is not None:
+        columns[f"{split}_sequence_accuracy"] = measured.sequence_accuracy
+    return columns
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """One trainer per folder. The lock dies with its process, however that ends."""
+    with explained(out, "write into"):
+        out.mkdir(parents=True, exist_ok=True)
+        file = open(out / ".lock", "w")  # noqa: SIM115 (held until the end)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StorageError(
+                f"another process is training into {out}; wait for it or choose another folder"
+            ) from None
+        yield
