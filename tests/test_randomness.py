@@ -13,7 +13,15 @@ def test_mix_is_the_published_function():
 
     values = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 123456789, 3141592653]
     signed = torch.tensor([v - 2**32 if v >= 2**31 else v for v in values], dtype=torch.int32)
-    assert [int(x) % 2**32 for x in mix(signed)] == [lowbias32(v) for v in values]
+    wanted = [lowbias32(v) for v in values]
+    assert [int(x) % 2**32 for x in mix(signed)] == wanted
+    assert [int(mix(x)) % 2**32 for x in signed] == wanted  # scalars too
+    compiling = torch.compiler.is_compiling
+    torch.compiler.is_compiling = lambda: True  # the path for GPUs and compilers
+    try:
+        assert [int(x) % 2**32 for x in mix(signed)] == wanted
+    finally:
+        torch.compiler.is_compiling = compiling
 
 
 def test_absorbing_a_number_and_a_tensor_agree():

@@ -18,7 +18,7 @@ from .registry import suggestion
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 IMPLEMENTATIONS = ("auto", "reference", "chunked", "sdpa")
 #: From this many scores on, "auto" computes a few query rows at a time.
-CHUNK_FROM = 2**25
+CHUNK_FROM = {"cpu": 2**25, "cuda": 2**29}
 
 
 @overload
@@ -144,7 +144,7 @@ def choose(problem: Problem, with_weights: bool) -> str:
     if sdpa_cannot(problem, with_weights) is None:
         return "sdpa"
     scores = problem.q.shape[:-1].numel() * problem.k.shape[-2]
-    return "chunked" if scores >= CHUNK_FROM else "reference"
+    return "chunked" if scores >= CHUNK_FROM.get(problem.q.device.type, CHUNK_FROM["cpu"]) else "reference"
 
 
 def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
@@ -157,26 +157,24 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
         return "its dropout is not counter-based, so chunks and resumed runs would draw other bits"
     if problem.bias is not None and problem.bias.requires_grad:
         return "attn_mask needs a gradient"
-    if isinstance(problem.scale, Tensor):
-        return "the scale is a tensor"
     if 0 in problem.q.shape or 0 in problem.k.shape:
         return "an axis has length 0"
     return None
 
 
 def _sdpa(p: Problem) -> Tensor:
-    assert isinstance(p.scale, float | int)
-    gqa = p.k.shape[-3] != p.q.shape[-3]
+    q, scale = (p.q * p.scale, 1.0) if isinstance(p.scale, Tensor) else (p.q, p.scale)
+    gqa = p.k.shape[-3] != q.shape[-3]
     # PyTorch's causal kernels know an offset of zero only; an offset behind all keys hides none of them.
     sees_all = not p.is_causal or p.query_offset >= p.k.shape[-2] - 1
     if p.mask is None and (sees_all or p.query_offset == 0):
-        return F.scaled_dot_product_attention(p.q, p.k, p.v, is_causal=not sees_all, scale=p.scale, enable_gqa=gqa)
+        return F.scaled_dot_product_attention(q, p.k, p.v, is_causal=not sees_all, scale=scale, enable_gqa=gqa)
     visible = p.visible()
     seen = visible.any(-1, keepdim=True)  # (..., t, 1)
     mask = visible | ~seen  # a row that sees nothing is computed over everything and then set to zero
     if p.bias is not None:
-        mask = p.bias.to(p.q.dtype).masked_fill(~visible, -torch.inf).masked_fill(~seen, 0.0)
-    return F.scaled_dot_product_attention(p.q, p.k, p.v, attn_mask=mask, scale=p.scale, enable_gqa=gqa) * seen
+        mask = p.bias.to(q.dtype).masked_fill(~visible, -torch.inf).masked_fill(~seen, 0.0)
+    return F.scaled_dot_product_attention(q, p.k, p.v, attn_mask=mask, scale=scale, enable_gqa=gqa) * seen
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:

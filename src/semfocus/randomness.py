@@ -3,7 +3,7 @@
 Nothing here has a state, so what one model draws depends neither on who else is in its population, nor on how a long
 input was cut into chunks, nor on a resume. A *key* is an int32 tensor; an index is *absorbed* into it by
 
-    h <- mix(h + (index + 1) * GOLDEN)        (32-bit arithmetic that wraps)
+    h <- mix(h + (index xor OFFSET) * GOLDEN)        (32-bit arithmetic that wraps)
 
 one coordinate at a time, so a bit depends on its coordinates alone, never on the size of the tensor it sits in.
 ``mix`` is the avalanche function "lowbias32" (constants: C. Wellons, hash-prospector, public domain).
@@ -16,29 +16,42 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 _GOLDEN = 0x9E3779B9 - 2**32  # 2^32 over the golden ratio, as a signed 32-bit number
+# Keeps index 0 away from 0. An exclusive or, since compilers fold sums into index arithmetic that overflows.
+_OFFSET = 0x3C6EF372
 _MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)
 
 
 def mix(h: Tensor) -> Tensor:
     """Scrambles int32 values so that flipping one input bit flips every output bit with probability near 1/2."""
-    # The masks make the shifts logical: int32 shifts carry the sign. In place, since this is most of dropout's cost.
-    shifted = h >> 16
-    h = shifted.bitwise_and_(0xFFFF).bitwise_xor_(h).mul_(_MULTIPLIERS[0])
-    shifted = h >> 15
-    h = shifted.bitwise_and_(0x1FFFF).bitwise_xor_(h).mul_(_MULTIPLIERS[1])
-    shifted = h >> 16
-    return shifted.bitwise_and_(0xFFFF).bitwise_xor_(h)
+    if h.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.from_numpy(_mix_unsigned(h.numpy().view(np.uint32)).view(np.int32))
+    # The masks make the shifts logical: int32 shifts carry the sign.
+    h = (h ^ ((h >> 16) & 0xFFFF)) * _MULTIPLIERS[0]
+    h = (h ^ ((h >> 15) & 0x1FFFF)) * _MULTIPLIERS[1]
+    return h ^ ((h >> 16) & 0xFFFF)
+
+
+def _mix_unsigned(h: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """The same in NumPy, which has unsigned arithmetic and less overhead: most of what dropout costs on a CPU."""
+    mixed = np.right_shift(h, 16, out=np.empty_like(h))
+    mixed ^= h
+    for multiplier, shift in zip(_MULTIPLIERS, (15, 16), strict=True):
+        np.multiply(mixed, np.uint32(multiplier % 2**32), out=mixed)
+        mixed ^= np.right_shift(mixed, shift, out=np.empty_like(h))
+    return mixed
 
 
 def absorb(h: Tensor, index: Tensor | int) -> Tensor:
     """A new key for each index; ``h`` and ``index`` broadcast against one another."""
     if isinstance(index, Tensor):
-        return mix(h + (index.to(torch.int32) + 1) * _GOLDEN)
-    return mix(h + _signed((index + 1) * _GOLDEN))
+        return mix(h + (index.to(torch.int32) ^ _OFFSET) * _GOLDEN)
+    return mix(h + _signed((index ^ _OFFSET) * _GOLDEN))
 
 
 def _signed(value: int) -> int:

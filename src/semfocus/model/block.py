@@ -69,7 +69,7 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.stack([torch.cat([b for _, b in maps]) for maps in drawn])[:, None])  # (m, 1, o)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+        return torch.bmm(x, self.weight) + self.bias  # baddbmm would copy the bias to full size first
 
 
 class Block(nn.Module):

@@ -34,6 +34,17 @@ def run_block(
     return out
 
 
+def run_embedding(tokens: Tensor, table: Tensor, positions: Tensor, key: Tensor, dropout_p: float) -> Tensor:
+    """tokens (m, b, t), table (m, ids, d), positions (t, d) -> (m, b, t, d), with dropout."""
+    _, ids, width = table.shape
+    if ids <= ONE_HOT_UP_TO:
+        one_hot = tokens.flatten(1)[..., None] == torch.arange(ids, device=tokens.device)  # (m, n, ids)
+        rows = torch.bmm(one_hot.to(table.dtype), table)  # (m, n, d)
+    else:
+        rows = table.gather(1, tokens.flatten(1)[..., None].expand(-1, -1, width))
+    return dropout(rows.view(*tokens.shape, width) * width**0.5 + positions, dropout_p, key)
+
+
 class Transformer(nn.Module):
     """A population of encoders. ``configs``, ``patterns`` and ``seeds`` have one entry per member.
 
@@ -76,6 +87,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(c, seeds, f"blocks.{i}") for i in range(c.blocks))
         self.read_out = Linear(seeds, ["read_out"], c.width, c.classes)
         self.run_block: Callable[..., Tensor] = run_block
+        self.run_embedding: Callable[..., Tensor] = run_embedding
         with torch.no_grad():
             weights = [init.uniform(s, "read_out.weight", (c.width, c.classes), init.SMALL) for s in seeds]
             self.read_out.weight.copy_(torch.stack(weights))
@@ -107,9 +119,9 @@ class Transformer(nn.Module):
         tokens, pad = self._append(tokens, pad)
         fixed = key_of(self.seeds)  # (m,)
         fresh = absorb(absorb(fixed, int(self.training)), step)
-        h = self._embed(tokens)  # (m, b, t, d)
-        if self.training and self.config.dropout:
-            h = dropout(h, self.config.dropout, absorb(fresh, EMBEDDING_SITE))
+        dropout_p = self.config.dropout if self.training else 0.0
+        positions = sinusoidal(tokens.shape[-1], self.config.width, tokens.device, self.embedding.dtype)
+        h = self.run_embedding(tokens, self.embedding, positions, absorb(fresh, EMBEDDING_SITE), dropout_p)
         visible = ~pad[:, :, None, None] if self.config.mask_padding else None  # (m, b, 1, 1, t)
         settings = Settings.of(self.configs, self.patterns, self.training)
         for i, block in enumerate(self.blocks):
@@ -143,16 +155,6 @@ class Transformer(nn.Module):
             return tokens, pad
         new = self.appended.expand(*tokens.shape[:2], -1)
         return torch.cat([tokens, new], -1), F.pad(pad, (0, len(self.appended)))
-
-    def _embed(self, tokens: Tensor) -> Tensor:
-        _, ids, width = self.embedding.shape
-        if ids <= ONE_HOT_UP_TO:
-            one_hot = tokens.flatten(1)[..., None] == torch.arange(ids, device=tokens.device)  # (m, n, ids)
-            rows = one_hot.to(self.embedding.dtype) @ self.embedding  # (m, n, d)
-        else:
-            rows = self.embedding.gather(1, tokens.flatten(1)[..., None].expand(-1, -1, width))
-        h: Tensor = rows.view(*tokens.shape, width) * width**0.5
-        return h + sinusoidal(tokens.shape[-1], width, tokens.device, h.dtype)
 
     def _read(self, h: Tensor, pad: Tensor) -> Tensor:
         """(m, b, t, d) -> logits (m, b, outputs, classes)."""

@@ -5,16 +5,18 @@ Nothing here touches the disk, and nothing inside an epoch waits for the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..model import Transformer
-from ..model.transformer import run_block
+from ..model.transformer import run_block, run_embedding
 from .data import Split, batch_order, resident
 from .optimiser import FlatWeights, Optimiser
 from .protocol import RunConfig
@@ -22,6 +24,8 @@ from .protocol import RunConfig
 #: Largest tensor, in elements, that one evaluation batch may need.
 EVALUATION_ELEMENTS = {"cuda": 2**28, "cpu": 2**22}
 WARM_UP = 3
+#: Compiled versions of the block that one process may hold.
+VERSIONS = 1024
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Population:
         compiled = on_gpu if compiled is None else compiled
         self.implementation = "reference, compiled" if compiled else "reference"
         if compiled:
-            self.model.run_block = torch.compile(run_block, dynamic=False)
+            self.model.run_block, self.model.run_embedding = compiled_parts()
         self.weights = FlatWeights(self.model)
         self.optimiser = Optimiser([config.optimiser for config in configs], self.weights)
         members = len(configs)
@@ -119,7 +123,7 @@ class Population:
         """Loss and accuracy over a split (or its first examples), in evaluation mode."""
         data = self.splits[split]
         examples = data.examples if examples is None else min(examples, data.examples)
-        chunk = min(self._evaluation_batch(data), examples)
+        chunk = self._evaluation_batch(examples)
         one_chunk = self._evaluators.setdefault((split, chunk), self._evaluator(data, chunk))
         self.model.eval()
         self.sums.zero_()
@@ -149,11 +153,15 @@ class Population:
         parts = (loss.sum(1), right.sum((1, 2)), counted.sum((1, 2)), whole.sum(1))
         self.sums.add_(torch.stack([part.double() for part in parts]))
 
-    def _evaluation_batch(self, data: Split) -> int:
+    def _evaluation_batch(self, examples: int) -> int:
+        """As many examples at once as memory allows, and if possible a number that divides all splits evenly."""
         config = self.model.config
-        length = data.tokens.shape[2] + len(self.model.appended)
+        length = self.splits["train"].tokens.shape[2] + len(self.model.appended)
         per_example = len(self.configs) * length * max(config.width, config.mlp_width, config.heads * length)
-        return max(1, EVALUATION_ELEMENTS[self.device.type] // per_example)
+        most = min(max(1, EVALUATION_ELEMENTS[self.device.type] // per_example), examples)
+        common = math.gcd(examples, *(split.examples for split in self.splits.values()))
+        even = max(size for size in range(1, most + 1) if common % size == 0)
+        return even if 4 * even >= most else most
 
     def weights_of(self, member: int) -> dict[str, Tensor]:
         """The weights of one member, as those of a population of one."""
@@ -193,6 +201,14 @@ class Population:
         """Everything a step or an evaluation changes."""
         counters = [self.step_index, self.cursor, self.evaluated]
         return [*self.optimiser.state().values(), *counters, self.alive, self.running, self.sums]
+
+
+def compiled_parts() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """Block and embedding, compiled: one version per shape, pattern and mode, shared by layers and populations."""
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, VERSIONS)  # beyond it a call would silently not be compiled
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, VERSIONS)
+    return torch.compile(run_block, dynamic=False), torch.compile(run_embedding, dynamic=False)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
