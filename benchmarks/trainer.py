@@ -29,6 +29,8 @@ from semfocus.training.population import Population, precision
 from semfocus.training.threads import choose_threads
 
 TASKS = {"L = 40": "even_pairs", "ListOps": "listops"}
+#: Population sizes at which the evaluation after an epoch is timed too.
+EVALUATED_SIZES = range(8, 200)
 PATTERNS: dict[str, Pattern] = {"full": Full(), "top_k(5)": TopK(5)}
 
 
@@ -128,10 +130,11 @@ def measure_population(configs: list[RunConfig], device: torch.device, seconds: 
             torch.cuda.synchronize()
         first = time.perf_counter() - start
         train = milliseconds(step, device, seconds)
-    evaluate = evaluation_ms(population, device)
+    evaluated = len(configs) in EVALUATED_SIZES
+    evaluate = evaluation_ms(population, device) if evaluated else float("nan")
     return {
         "step_ms": train,
-        "evaluation_share": evaluate / (train * population.steps_per_epoch),
+        "evaluation_share": evaluate / (train * population.steps_per_epoch) if evaluated else None,
         "first_step_s": first,
         "alive": int(population.alive.sum()),
     }
@@ -191,10 +194,8 @@ def main() -> None:
                     print(f"{task:8} {name:9} {size:6} out of memory", flush=True)
                 else:
                     each = row["step_ms"] / size
-                    print(
-                        f"{task:8} {name:9} {size:6} {each:18.4f} {plain / each:13.2f} {row['evaluation_share']:10.0%}",
-                        flush=True,
-                    )
+                    share = "" if row["evaluation_share"] is None else f"{row['evaluation_share']:.0%}"
+                    print(f"{task:8} {name:9} {size:6} {each:18.4f} {plain / each:13.2f} {share:>11}", flush=True)
                 rows.append(row)
                 free(device)
     facts = describe(device) | {"precision": options.precision}

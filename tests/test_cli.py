@@ -1,0 +1,169 @@
+"""The command line, as a person meets it."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from semfocus import patterns
+from semfocus.cli import main
+from semfocus.contract import CHECKS
+
+TINY = """
+preset = "paper"
+[task]
+name = "even_pairs"
+length = 8
+[pattern]
+name = "top_k"
+k = 3
+[model]
+width = 8
+blocks = 1
+[data]
+train = 50
+heldout = 20
+[train]
+epochs = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _forget_plugins():
+    before = dict(patterns.registry._added)
+    yield
+    patterns.registry._added.clear()
+    patterns.registry._added.update(before)
+
+
+def test_help_does_not_wait_for_torch():
+    code = (
+        "import sys, semfocus.cli\ntry:\n semfocus.cli.main(['--help'])\nfinally:\n assert 'torch' not in sys.modules"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "train" in out
+    assert "check" in out
+
+
+def test_train_twice(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(TINY)
+    command = ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), "--seeds", "2", "--device", "cpu"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert first.count("finished") == 2
+    assert main(command) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "finished" in line] == [
+        line for line in first.splitlines() if "finished" in line
+    ]
+    seeds = {json.loads(path.read_text())["seed"] for path in (tmp_path / "out" / "runs").glob("*/config.json")}
+    assert seeds == {0, 1}
+
+
+def test_python_dash_m():
+    run = subprocess.run([sys.executable, "-m", "semfocus", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("semfocus ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TINY.replace("width", "widht"), ["run.toml", "model.widht", "'width'"]),
+        (TINY.replace("even_pairs", "evenpairs"), ["task.name", "'even_pairs'"]),
+        ("nonsense", ["run.toml"]),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_2(tmp_path, capsys, text, words):
+    (tmp_path / "run.toml").write_text(text)
+    assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words), error
+    assert "Traceback" not in error
+    assert error.count("\n") == 1
+
+
+def test_other_mistakes(tmp_path, capsys):
+    assert main(["train", str(tmp_path / "none.toml"), "--out", str(tmp_path)]) == 2
+    assert "none.toml" in capsys.readouterr().err
+    (tmp_path / "run.toml").write_text(TINY)
+    (tmp_path / "file").write_text("")
+    assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "file")]) == 2
+    assert "cannot write into" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "x", "--out", "y", "--seeds", "0"])
+    assert caught.value.code == 2
+
+
+GOOD_PATTERN = """
+    from dataclasses import dataclass
+    import torch, semfocus
+
+    @semfocus.register
+    @dataclass(frozen=True)
+    class LastFew(semfocus.Pattern):
+        '''The last few visible keys.'''
+        input_dependent = False
+        width: int = 3
+
+        @property
+        def budget(self):
+            return self.width
+
+        def keep(self, q, k, visible):
+            return visible & (visible.flip(-1).cumsum(-1).flip(-1) <= self.width)
+"""
+
+
+def test_check_on_a_good_pattern(tmp_path, capsys):
+    (tmp_path / "last_few.py").write_text(textwrap.dedent(GOOD_PATTERN))
+    assert main(["check", str(tmp_path / "last_few.py")]) == 0
+    assert f"{len(CHECKS)} of {len(CHECKS)} checks passed" in capsys.readouterr().out
+
+
+def test_check_names_what_is_broken(tmp_path, capsys):
+    broken = GOOD_PATTERN.replace("visible & (visible.flip", "(torch.ones_like(visible).flip").replace(
+        "LastFew", "Leaky"
+    )
+    (tmp_path / "leaky.py").write_text(textwrap.dedent(broken))
+    assert main(["check", str(tmp_path / "leaky.py")]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED invisible_tokens_do_not_matter" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("x = 1", "registers no pattern"), ("1/0", "ZeroDivisionError"), ("def", "SyntaxError")],
+)
+def test_check_on_files_that_are_no_patterns(tmp_path, capsys, text, word):
+    (tmp_path / "mine.py").write_text(text)
+    assert main(["check", str(tmp_path / "mine.py")]) == 2
+    assert word in capsys.readouterr().err
+    assert main(["check", str(tmp_path / "missing.py")]) == 2
+
+
+def test_a_plugin_s_pattern_trains(tmp_path, capsys):
+    (tmp_path / "last_few.py").write_text(textwrap.dedent(GOOD_PATTERN))
+    (tmp_path / "run.toml").write_text(TINY.replace('name = "top_k"\nk = 3', 'name = "last_few"\nwidth = 2'))
+    command = [
+        "train",
+        str(tmp_path / "run.toml"),
+        "--out",
+        str(tmp_path / "out"),
+        "--plugin",
+        str(tmp_path / "last_few.py"),
+    ]
+    assert main([*command, "--device", "cpu"]) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+def test_demo_ends_with_a_table_and_where_it_wrote(tmp_path, capsys, monkeypatch):
+    from semfocus import demo
+
+    monkeypatch.setitem(demo.SIZE, "data", {"train": 50, "heldout": 20})
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--seeds", "2", "--epochs", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "Convergence on Even Pairs" in out
+    assert "results.json" in out
+    written = json.loads((tmp_path / "demo" / "results.json").read_text())
+    assert set(written["variants"]) == set(demo.VARIANTS)
