@@ -153,7 +153,7 @@ def evaluation_ms(population: Population, device: torch.device) -> float:
 
 def sizes(config: RunConfig, device: torch.device, wanted: list[int]) -> list[int]:
     most = members_that_fit(config, device)
-    return sorted({size for size in wanted if size <= most} | ({most} if 0 in wanted else set()))
+    return sorted({size for size in wanted if 0 < size <= most} | ({most} if 0 in wanted else set()))
 
 
 def free(device: torch.device) -> None:
