@@ -68,7 +68,7 @@ def main() -> None:
         rows = {name: [_row(directories[run.hash], options.level) for run in runs] for name, runs in plan.items()}
     epochs = next(iter(plan.values()))[0].train.epochs
     print(
-        f"\n{options.task}, paper's protocol, {epochs} epochs: first epoch with {options.level:.0%} of training examples"
+        f"\n{options.task}, paper's protocol, {epochs} epochs: first epoch with {options.level:.0%} of the training set"
     )
     for name, results in rows.items():
         times = ", ".join("-" if r["epoch"] is None else str(r["epoch"]) for r in results)

@@ -1,0 +1,49 @@
+"""What the documentation tells people to type is typed here, all but the two make commands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from semfocus import patterns
+from semfocus.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(file, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / file).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", blocks("README.md", "python"))
+def test_python_in_the_readme(code):
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_commands_in_the_readme(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (config,) = blocks("README.md", "toml")
+    Path("run.toml").write_text(config)
+    commands = [line for block in blocks("README.md", "bash") for line in block.splitlines()]
+    assert commands
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "semfocus"
+        assert main(arguments) == 0
+    assert capsys.readouterr().out.count("finished") == 3
+
+
+def test_the_pattern_in_the_guide_passes_its_own_check(tmp_path, capsys):
+    (code,) = blocks("CONTRIBUTING.md", "python")
+    (tmp_path / "every_other.py").write_text(code)
+    try:
+        assert main(["check", str(tmp_path / "every_other.py")]) == 0, capsys.readouterr().out
+    finally:
+        patterns.registry._added.pop("every_other", None)
+
+
+def test_every_pattern_is_in_the_readme():
+    text = (ROOT / "README.md").read_text()
+    for name in patterns.registry.own_names():
+        assert f"`{patterns.find(name).__name__}(" in text
