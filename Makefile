@@ -11,12 +11,11 @@ BIN         := $(VENV)/bin
 install = $(BIN)/python -m pip install -q --disable-pip-version-check \
 	$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $(PIP_ARGS) -e '.[$(1)]'
 
-.PHONY: demo test test-slow test-gpu check clean help
+.PHONY: demo test test-gpu check clean help
 
 help:
 	@echo "make demo       install, then compare full, banded and top-k attention on a small task (minutes)"
 	@echo "make test       install with the test tools, then run the tests"
-	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make check      ruff and mypy over src"
 	@echo "make clean      remove the environment and caches"
@@ -26,9 +25,6 @@ demo: $(VENV)/.lab
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
-
-test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -m slow
 
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu

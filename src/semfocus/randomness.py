@@ -29,7 +29,7 @@ _MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)
 
 def mix(h: Tensor) -> Tensor:
     """Scrambles int32 values so that flipping one input bit flips every output bit with probability near 1/2."""
-    if h.device.type == "cpu" and not torch.compiler.is_compiling():
+    if on_cpu(h):
         return torch.from_numpy(_mix_unsigned(h.numpy().view(np.uint32)).view(np.int32))
     # The masks make the shifts logical: int32 shifts carry the sign.
     h = (h ^ ((h >> 16) & 0xFFFF)) * _MULTIPLIERS[0]
@@ -37,13 +37,19 @@ def mix(h: Tensor) -> Tensor:
     return h ^ ((h >> 16) & 0xFFFF)
 
 
+def on_cpu(x: Tensor) -> bool:
+    """May NumPy work on this tensor's memory?"""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _mix_unsigned(h: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """The same in NumPy, which has unsigned arithmetic and less overhead: most of what dropout costs on a CPU."""
     mixed = np.right_shift(h, 16, out=np.empty_like(h))
     mixed ^= h
+    shifted = np.empty_like(h)
     for multiplier, shift in zip(_MULTIPLIERS, (15, 16), strict=True):
         np.multiply(mixed, np.uint32(multiplier % 2**32), out=mixed)
-        mixed ^= np.right_shift(mixed, shift, out=np.empty_like(h))
+        mixed ^= np.right_shift(mixed, shift, out=shifted)
     return mixed
 
 
@@ -79,11 +85,17 @@ def bits(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     return spread(key, (*key.shape, *shape))
 
 
-def dropout_factor(random_bits: Tensor, p: float, dtype: torch.dtype) -> Tensor:
-    """What to multiply by: 0 with probability p, else 1 / (1 - p)."""
+def dropout_factor(rows: Tensor, columns: int, p: float, dtype: torch.dtype) -> Tensor:
+    """What to multiply by: (..., columns), 0 with probability p, else 1 / (1 - p). ``rows`` holds a key for each row."""
     if p >= 1.0:
-        return torch.zeros_like(random_bits, dtype=dtype)
-    return (random_bits >= round(p * 2**32) - 2**31).to(dtype).mul_(1.0 / (1.0 - p))
+        return torch.zeros(*rows.shape, columns, dtype=dtype, device=rows.device)
+    limit, scale = round(p * 2**32) - 2**31, 1.0 / (1.0 - p)
+    drawn = absorb(rows.unsqueeze(-1), torch.arange(columns, device=rows.device))
+    if on_cpu(drawn):  # NumPy again: the comparison and the conversion take a third of torch's time
+        factor = torch.empty(drawn.shape, dtype=dtype)
+        np.multiply(drawn.numpy() >= np.int32(limit), scale, out=factor.numpy(), casting="unsafe")
+        return factor
+    return (drawn >= limit).to(dtype) * scale
 
 
 def dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
@@ -93,9 +105,8 @@ def dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
     """
     if p == 0.0:
         return x
-    rows = x.shape[key.ndim : -1].numel()
-    drawn = bits(key, (rows, x.shape[-1])).view(x.shape)
-    return x * dropout_factor(drawn, p, x.dtype)
+    rows = bits(key, (x.shape[key.ndim : -1].numel(),))
+    return x * dropout_factor(rows, x.shape[-1], p, x.dtype).view(x.shape)
 
 
 @dataclass(frozen=True)

@@ -121,5 +121,4 @@ def _dropout(weights: Tensor, p: Problem) -> Tensor:
     if p.dropout_p == 0.0:
         return weights
     rows = absorb(spread(p.noise.fresh, tuple(p.q.shape[:-2]))[..., None], p.positions)  # (..., t)
-    drawn = absorb(rows[..., None], torch.arange(weights.shape[-1], device=weights.device))  # (..., t, s)
-    return weights * dropout_factor(drawn, p.dropout_p, weights.dtype)
+    return weights * dropout_factor(rows, weights.shape[-1], p.dropout_p, weights.dtype)

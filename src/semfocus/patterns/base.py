@@ -101,11 +101,8 @@ class Pattern:
     @classmethod
     def examples(cls) -> list[Pattern]:
         """Instances on which the contract is tested: each knob without a default is tried at 1, 3 and 64."""
-        required = [
-            f.name
-            for f in dataclasses.fields(cls)  # type: ignore[arg-type]
-            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        ]
+        knobs = getattr(cls, "__dataclass_fields__", {}).values()
+        required = [f.name for f in knobs if f.default is f.default_factory is dataclasses.MISSING]
         return [cls(**dict.fromkeys(required, size)) for size in (1, 3, 64)] if required else [cls()]
 
     def with_budget(self, size: int) -> Pattern | None:
