@@ -86,7 +86,7 @@ def bits(key: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def dropout_factor(rows: Tensor, columns: int, p: float, dtype: torch.dtype) -> Tensor:
-    """What to multiply by: (..., columns), 0 with probability p, else 1 / (1 - p). ``rows`` holds a key for each row."""
+    """What to multiply by, (..., columns): 0 with probability p, else 1 / (1 - p). ``rows`` has a key for each row."""
     if p >= 1.0:
         return torch.zeros(*rows.shape, columns, dtype=dtype, device=rows.device)
     limit, scale = round(p * 2**32) - 2**31, 1.0 / (1.0 - p)
