@@ -1,4 +1,4 @@
-"""What all patterns that keep exactly k keys share: they differ only in what they rank the keys by."""
+"""What the patterns that keep exactly k keys share; most differ only in what they rank the keys by."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .base import Pattern, View, keep_best, require_int
 
 
 @dataclass(frozen=True)
-class Budgeted(Pattern, ABC):
-    """The k visible keys of highest ``priority``; ties keep the lowest index."""
+class Counted(Pattern, ABC):
+    """A pattern whose budget is its knob k."""
 
     k: int
 
@@ -22,6 +22,15 @@ class Budgeted(Pattern, ABC):
     @property
     def budget(self) -> int:
         return self.k
+
+    @abstractmethod
+    def select(self, view: View) -> Tensor:
+        """As in ``Pattern``."""
+
+
+@dataclass(frozen=True)
+class Budgeted(Counted):
+    """The k visible keys of highest ``priority``; ties keep the lowest index."""
 
     def select(self, view: View) -> Tensor:
         if self.k >= view.k.shape[-2]:

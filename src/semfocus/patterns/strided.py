@@ -4,26 +4,18 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import Pattern, View, ranks, require_int
+from ._budgeted import Counted
+from .base import View, ranks
 
 
 @dataclass(frozen=True)
-class Strided(Pattern):
+class Strided(Counted):
     """k keys at even distances, beginning with the query itself: a control for top-k.
 
     With rank r of the query and n visible keys it keeps the ranks (r + floor(j n / k)) mod n, j = 0 .. k - 1.
     """
 
     input_dependent = False
-
-    k: int
-
-    def __post_init__(self) -> None:
-        require_int("k", self.k, 1)
-
-    @property
-    def budget(self) -> int:
-        return self.k
 
     def select(self, view: View) -> Tensor:
         key, query, count = ranks(view.visible, view.positions)
