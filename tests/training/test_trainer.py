@@ -305,6 +305,7 @@ def test_progress_in_a_terminal_is_a_live_table(tiny, tmp_path):
     text = console.export_text()
     assert "median member" in text
     assert "3/3" in text
+    assert "1/1" in text
 
 
 def test_fewer_evaluations_on_request(tiny, tmp_path):

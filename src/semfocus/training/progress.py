@@ -23,6 +23,7 @@ class Progress:
         self.runs = self.done = 0
         self.begun = self.last_line = time.monotonic()
         self.work = self.worked = 0  # runs x epochs
+        self.newest: tuple[int, int, list[dict[str, Any]]] | None = None
 
     def __enter__(self) -> Progress:
         if self.console is not None and self.console.is_terminal:
@@ -44,14 +45,15 @@ class Progress:
 
     def finished(self, runs: int) -> None:
         self.done += runs
+        self._refresh()
 
     def epoch(self, epoch: int, epochs: int, rows: list[dict[str, Any]], worked: int) -> None:
         """After an epoch of a group: its members' newest metrics, and how much of the work that was."""
         self.worked += worked
+        self.newest = (epoch, epochs, rows)
+        self._refresh()
         now = time.monotonic()
-        if self.live is not None:
-            self.live.update(self._table(epoch, epochs, rows))
-        elif self.console is not None and (now - self.last_line >= LINE_EVERY or epoch == epochs):
+        if self.live is None and self.console is not None and (now - self.last_line >= LINE_EVERY or epoch == epochs):
             self.last_line = now
             best, middle = _described(rows)
             self.say(
@@ -65,6 +67,10 @@ class Progress:
         seconds = (time.monotonic() - self.begun) * (self.work - self.worked) / self.worked
         minutes, seconds = divmod(max(round(seconds), 0), 60)
         return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
+
+    def _refresh(self) -> None:
+        if self.live is not None and self.newest is not None:
+            self.live.update(self._table(*self.newest))
 
     def _table(self, epoch: int, epochs: int, rows: list[dict[str, Any]]) -> Table:
         best, middle = _described(rows)
