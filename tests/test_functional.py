@@ -186,6 +186,37 @@ def test_k_is_a_run_time_value():
     assert sizes == [min(n, 16) for n in range(1, 20)]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_float32_mask_keeps_its_precision_with_half_precision_inputs(dtype):
+    q, k, v = (x.detach() for x in draw(dtype=dtype))
+    mask = torch.randn(7, 7, generator=torch.Generator().manual_seed(1)) + 1000
+    wanted = attention(q.float(), k.float(), v.float(), attn_mask=mask)
+    for implementation in ("auto", "reference", "chunked"):
+        out = attention(q, k, v, attn_mask=mask, implementation=implementation)
+        torch.testing.assert_close(out.float(), wanted, atol=0.02, rtol=0)
+    with pytest.raises(ValueError, match=r"attn_mask is torch\.float32"):
+        attention(q, k, v, attn_mask=mask, implementation="sdpa")
+
+
+def test_a_mask_beyond_float32_hides():
+    q, k, v = draw(dtype=torch.float32)
+    mask = torch.zeros(7, 7, dtype=torch.float64)
+    mask[:, 3] = -1e300
+    mask[2] = -1e300
+    out, weights = attention(q, k, v, TopK(3), mask, return_weights=True)
+    assert out.isfinite().all()
+    assert (weights[..., 3] == 0).all()
+    assert (weights[..., 2, :] == 0).all()
+
+
+def test_autocast_does_not_touch_the_scores():
+    q, k, v = (x.detach() for x in draw(64, 64, dtype=torch.float32))
+    _, wanted = attention(q, k, v, TopK(5), return_weights=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, weights = attention(q, k, v, TopK(5), return_weights=True)
+    assert torch.equal(weights, wanted)
+
+
 Q = torch.zeros(2, 4, 3, 8)
 BAD = [
     (lambda: attention(Q.int(), Q, Q), ["query", "int32"]),
@@ -202,6 +233,11 @@ BAD = [
     (lambda: attention(Q, Q, Q, attn_mask=torch.ones(1, 2, 4, 3, 3)), ["attn_mask", "(1, 2, 4, 3, 3)"]),
     (lambda: attention(Q, Q, Q, dropout_p=1.5), ["dropout_p is 1.5", "[0, 1]"]),
     (lambda: attention(Q, Q, Q, query_offset=0.5), ["query_offset is 0.5"]),
+    (lambda: attention(Q, Q, Q, dropout_p=None), ["dropout_p is None"]),
+    (lambda: attention(Q, Q, Q, scale=float("nan")), ["scale is nan"]),
+    (lambda: attention(Q, Q, Q, scale="x"), ["scale is 'x'"]),
+    (lambda: attention(Q, Q, Q, generator=3), ["generator is 3"]),
+    (lambda: attention(Q, Q, Q, Banded(3, global_tokens=1), query_offset=1), ["query_offset is 1", "global"]),
     (lambda: attention(Q, Q, Q, implementation="refrence"), ["'refrence'", "'reference'"]),
     (lambda: attention(Q, Q, Q, TopK(2), implementation="sdpa"), ["sdpa", "top_k(k=2)"]),
     (lambda: attention(Q, Q, Q, dropout_p=0.1, implementation="sdpa"), ["sdpa", "dropout"]),

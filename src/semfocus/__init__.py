@@ -31,7 +31,7 @@ _LAZY = {
     "Transformer": "model",
     "ModelConfig": "model",
 }
-_ROOMS = ("functional", "model", "patterns", "tasks")
+_ROOMS = ("functional", "model", "patterns", "tasks", "training")
 
 __all__ = [
     "Banded",

@@ -98,7 +98,10 @@ def run_train(options: argparse.Namespace) -> int:
     console = Console()
     try:
         given = [RunConfig.load(path) for path in options.configs]
-        configs = [dataclasses.replace(c, seed=c.seed + i) for c in given for i in range(options.seeds)]
+        try:
+            configs = [dataclasses.replace(c, seed=c.seed + i) for c in given for i in range(options.seeds)]
+        except ValueError as error:
+            raise UserError(str(error)) from None
         with Progress(console) as progress:
             trainer = Trainer(
                 options.out,
@@ -157,11 +160,12 @@ def load_plugin(path: Path) -> None:
 
     if not path.is_file():
         raise UserError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"semfocus_plugin_{path.stem}"  # never the name of a module that exists
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except Exception as error:

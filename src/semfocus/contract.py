@@ -27,14 +27,20 @@ def check(function: Check) -> Check:
     return function
 
 
-def failures(pattern: Pattern, tokens: int = 11) -> dict[str, str]:
+#: One key, fewer keys than most budgets, and a number that is no multiple of a block.
+LENGTHS = (1, 2, 11)
+
+
+def failures(pattern: Pattern) -> dict[str, str]:
     """The checks a pattern fails, by name, with what went wrong."""
     failed = {}
     for function in CHECKS:
-        try:
-            function(pattern, tokens)
-        except Exception as error:
-            failed[function.__name__] = f"{type(error).__name__}: {error}".removeprefix("AssertionError: ")
+        for tokens in (n for n in LENGTHS if n >= pattern.global_tokens):
+            try:
+                function(pattern, tokens)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}".removeprefix("AssertionError: ")
+                failed[function.__name__] = f"{reason} (with {tokens} tokens)"
     return failed
 
 

@@ -77,7 +77,7 @@ def table(results: dict[str, list[dict[str, Any]]], epochs: int) -> Table:
         times = [s["train_convergence"]["0.95"] for s in summaries]
         # Censored at the last epoch: a run that never got there counts as later than all that did.
         ordered = sorted(epochs + 1 if t is None else t for t in times)
-        middle = ordered[(len(ordered) - 1) // 2] if len(ordered) % 2 else ordered[len(ordered) // 2]
+        middle = ordered[len(ordered) // 2]  # of an even number the later one: it is an epoch, never between two
         accuracies = ", ".join("-" if (a := s["last_heldout_accuracy"]) is None else f"{a:.0%}" for s in summaries)
         shown.add_row(name, ", ".join(_shown(t, epochs) for t in times), _shown(middle, epochs), accuracies)
     return shown

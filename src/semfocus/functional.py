@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, overload
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import chunked, reference
-from .patterns.base import Pattern
+from .patterns.base import Pattern, whole_number
 from .patterns.full import Full
 from .randomness import Noise
 from .reference import Problem
@@ -101,8 +102,9 @@ def attention(
         torch.Size([2, 4, 16, 8])
     """
     _check_inputs(query, key, value, enable_gqa)
-    _check_options(pattern, dropout_p, query_offset, implementation)
-    pattern.require(query.shape[-2], key.shape[-2], is_causal)
+    query_offset = whole_number("query_offset", query_offset)
+    _check_options(pattern, dropout_p, scale, generator, implementation)
+    pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
     if attn_mask is not None:
         _check_mask(attn_mask, (*query.shape[:-1], key.shape[-2]), query.device)
     needs_noise = dropout_p > 0 or pattern.random
@@ -155,8 +157,11 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
         return "it does not return weights"
     if problem.dropout_p > 0:
         return "its dropout is not counter-based, so chunks and resumed runs would draw other bits"
-    if problem.bias is not None and problem.bias.requires_grad:
-        return "attn_mask needs a gradient"
+    if problem.bias is not None and problem.mask is not None:
+        if problem.mask.requires_grad:
+            return "attn_mask needs a gradient"
+        if problem.mask.dtype != problem.q.dtype:
+            return f"attn_mask is {problem.mask.dtype}, query {problem.q.dtype}"
     if 0 in problem.q.shape or 0 in problem.k.shape:
         return "an axis has length 0"
     return None
@@ -203,13 +208,17 @@ def _check_lead(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
         raise ValueError(f"key has {key.shape[-3]} heads; under enable_gqa they must divide query's {query.shape[-3]}")
 
 
-def _check_options(pattern: Pattern, dropout_p: float, query_offset: int, implementation: str) -> None:
+def _check_options(
+    pattern: Pattern, dropout_p: float, scale: float | None, generator: torch.Generator | None, implementation: str
+) -> None:
     if not isinstance(pattern, Pattern):
         raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(f"dropout_p is {dropout_p!r}; it must lie in [0, 1]")
-    if isinstance(query_offset, bool) or not isinstance(query_offset, int):
-        raise ValueError(f"query_offset is {query_offset!r}; it must be an integer")
+    if not isinstance(dropout_p, float | int) or not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p is {dropout_p!r}; it must be a number in [0, 1]")
+    if scale is not None and (not isinstance(scale, float | int) or not math.isfinite(scale)):
+        raise ValueError(f"scale is {scale!r}; it must be a finite number, or None for 1/sqrt(width)")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise ValueError(f"generator is {generator!r}; it must be a torch.Generator or None")
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; {suggestion(implementation, IMPLEMENTATIONS)}")
 

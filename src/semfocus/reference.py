@@ -6,6 +6,7 @@ weights = softmax of the scores over the kept keys, 0 elsewhere;  out = dropout(
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,8 +34,13 @@ class Problem:
 
     @property
     def bias(self) -> Tensor | None:
-        """What is added to the scores."""
-        return None if self.mask is None or self.mask.dtype == torch.bool else self.mask
+        """What is added to the scores, in the precision of the scores."""
+        return None if self.mask is None or self.mask.dtype == torch.bool else self.mask.to(self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """At least float32, whatever the inputs: half precision would change which keys are kept."""
+        return torch.promote_types(self.q.dtype, torch.float32)
 
     @property
     def positions(self) -> Tensor:
@@ -60,7 +66,8 @@ class Problem:
             seen = torch.ones((), dtype=torch.bool, device=self.q.device).expand(self.q.shape[-2], len(keys))
         if self.mask is None:
             return seen
-        return seen & (self.mask if self.bias is None else self.mask.detach() > -torch.inf)
+        bias = self.bias  # already converted: a finite number too large for float32 is -inf there, hence invisible
+        return seen & (self.mask if bias is None else bias.detach() > -torch.inf)
 
     def rows(self, start: int, stop: int) -> Problem:
         """The same call for some of the queries."""
@@ -75,13 +82,20 @@ class Problem:
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output (..., t, e) and weights (..., t, s) before dropout, both in the dtype of the queries."""
-    p = problem
-    # At least float32, whatever the inputs: half precision would change which keys are kept.
-    dtype = torch.promote_types(p.q.dtype, torch.float32)
-    q, k, v = (x.to(dtype) for x in (p.q, *repeat_heads(p)))
+    # Autocast would form the scores in half precision.
+    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem) else nullcontext():
+        return _attend(problem)
+
+
+def autocasting(problem: Problem) -> bool:
+    return torch.is_autocast_enabled(problem.q.device.type)
+
+
+def _attend(p: Problem) -> tuple[Tensor, Tensor]:
+    q, k, v = (x.to(p.dtype) for x in (p.q, *repeat_heads(p)))
     scores = (q * p.scale) @ k.transpose(-2, -1)  # (..., t, s)
     if p.bias is not None:
-        scores = scores + p.bias.to(dtype)
+        scores = scores + p.bias
     if p.keeps_everything:
         weights = scores.softmax(-1)
     else:

@@ -45,8 +45,9 @@ class PlainEncoder(nn.Module):
     def forward(self, tokens, choose, globals_=0):
         c, pad = self.config, tokens == self.config.vocabulary
         b = len(tokens)
-        extra = [c.vocabulary + 1 + globals_] * (c.outputs if c.read_out == "tape" else 0)
-        extra += [c.vocabulary + 1 + i for i in range(globals_)]
+        tape = c.read_out == "tape"
+        extra = [c.vocabulary + 1] * (c.outputs if tape else 0)
+        extra += [c.vocabulary + 1 + tape + i for i in range(globals_)]
         tokens = torch.cat([tokens, torch.tensor(extra, dtype=torch.long).expand(b, -1)], 1)
         pad = torch.cat([pad, torch.zeros(b, len(extra), dtype=torch.bool)], 1)
         t, d = tokens.shape[1], c.width
@@ -257,6 +258,25 @@ def test_a_large_vocabulary_looks_rows_up():
     torch.testing.assert_close(results[0], results[1])
 
 
+def test_dropout_never_makes_nan_of_a_row_it_zeroes():
+    config = dataclasses.replace(BASE, width=2, dropout=0.6)
+    model = Transformer(config, Full(), 0).train()
+    for step in range(20):
+        assert model(torch.zeros(1, 25, 8, dtype=torch.long), step).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_precisions_train(dtype):
+    model = Transformer(dataclasses.replace(BASE, dropout=0.2), TopK(3), 0, dtype=dtype).train()
+    out = model(torch.zeros(1, 3, 8, dtype=torch.long), 1)
+    assert out.dtype == dtype
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), list(model.parameters())))
+
+
+def test_an_empty_batch_gives_no_logits():
+    assert Transformer(BASE, TopK(3))(torch.zeros(1, 0, 8, dtype=torch.long)).shape == (1, 0, 1, 3)
+
+
 def test_positions_are_the_usual_ones():
     table = sinusoidal(50, 5)
     assert table.shape == (50, 5)
@@ -270,6 +290,11 @@ BAD = [
     (lambda: dataclasses.replace(BASE, activation="rleu"), ["activation is 'rleu'", "'relu'"]),
     (lambda: dataclasses.replace(BASE, norm="Pre"), ["norm is 'Pre'"]),
     (lambda: dataclasses.replace(BASE, dropout=1.0), ["dropout is 1.0"]),
+    (lambda: dataclasses.replace(BASE, dropout="x"), ["dropout is 'x'"]),
+    (lambda: dataclasses.replace(BASE, mask_padding="no"), ["mask_padding is 'no'"]),
+    (lambda: Transformer(BASE, TopK), ["patterns[0]", "TopK(5)"]),
+    (lambda: Transformer(BASE, Full())([[0, 1]]), ["tokens is [[0, 1]]"]),
+    (lambda: Transformer(BASE, Full())(torch.zeros(1, 1, 0, dtype=torch.long)), ["(1, 1, 0)"]),
     (lambda: dataclasses.replace(BASE, attention_scale=0.0), ["attention_scale is 0.0"]),
     (lambda: dataclasses.replace(BASE, outputs=3), ["outputs is 3", "tape"]),
     (lambda: Transformer([BASE], [Full(), Full()], [0]), ["1, 2 and 1"]),

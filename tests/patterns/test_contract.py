@@ -16,7 +16,7 @@ EXAMPLES = [pattern for name in patterns.registry.own_names() for pattern in pat
 @pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("pattern", EXAMPLES, ids=lambda pattern: pattern.label)
 def test_contract(pattern, check):
-    for tokens in (1, 2, 11):  # one key, fewer keys than the budget, not a multiple of any block
+    for tokens in contract.LENGTHS:
         if tokens >= pattern.global_tokens:
             check(pattern, tokens)
 

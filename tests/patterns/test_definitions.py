@@ -1,5 +1,6 @@
 """Each pattern against its definition, written again here as loops over one row."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -156,6 +157,19 @@ def test_random_k_is_uniform_without_replacement():
     assert not torch.equal(kept, RandomK(3).select(random_view(2)))
     assert not torch.equal(kept[0], kept[1])
     assert not torch.equal(kept[:, 0], kept[:, 1])
+
+
+def test_queries_behind_the_keys_draw_for_themselves():
+    noise = Noise(key_of(1), key_of(0))
+    view = View(torch.zeros(1, 1, 40, 2), torch.zeros(1, 1, 8, 2), torch.ones(40, 8, dtype=torch.bool), noise=noise)
+    for pattern in (RandomK(3), FixedRandom(3)):
+        kept = pattern.select(view)[0, 0]
+        assert len({tuple(row) for row in kept.tolist()}) > 20
+
+
+def test_numpy_integers_are_integers():
+    assert TopK(np.int64(3)) == TopK(3)
+    assert type(TopK(np.int64(3)).k) is int
 
 
 def test_fixed_random_is_one_draw_per_seed_head_and_query():

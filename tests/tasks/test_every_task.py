@@ -108,11 +108,6 @@ def test_only_listops_pads(task):
 
 
 @every_task
-def test_chance_is_that_of_a_fair_guess(task):
-    assert task.chance * task.num_classes == 1
-
-
-@every_task
 def test_no_examples_is_a_valid_request(task):
     examples = draw(task, n=0)
     assert len(examples) == 0

@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from semfocus import Banded, BlockLocal, FixedRandom, Full, RandomK, TopK, Transformer
+from semfocus import (
+    Banded,
+    BlockLocal,
+    FixedRandom,
+    Full,
+    PositionalTopK,
+    RandomK,
+    SwappedTopK,
+    TopK,
+    Transformer,
+)
 from semfocus.training.data import batch_order, make_split, resident
 from semfocus.training.population import Population
 
@@ -177,6 +187,14 @@ def test_evaluation_leaves_the_training_as_it_was(tiny):
         watched.train_epoch(epoch, lambda _: watched.evaluate("train", 7))
         watched.evaluate("heldout")
     assert torch.equal(plain.weights.matrix, watched.weights.matrix)
+
+
+@pytest.mark.parametrize("pattern", [RandomK(3), SwappedTopK(3), PositionalTopK(3)], ids=lambda p: p.label)
+def test_evaluation_does_not_depend_on_the_size_of_the_population(tiny, pattern):
+    big = {"data": {"train": 60, "heldout": 47}, "task": {"length": 40}, "model": {"width": 64}}
+    alone = Population([tiny(pattern, **big)], dtype=torch.float64).evaluate("heldout")
+    together = Population([tiny(pattern, seed, **big) for seed in range(40)], dtype=torch.float64).evaluate("heldout")
+    assert abs(alone.loss[0] - together.loss[0]) < 1e-12
 
 
 def test_a_member_that_diverges_is_frozen_and_the_others_go_on(tiny):

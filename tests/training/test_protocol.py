@@ -70,6 +70,13 @@ def test_the_hash_names_the_run():
     assert dataclasses.replace(run, pattern=TopK(6)).hash != run.hash
 
 
+def test_options_written_out_are_the_same_run():
+    short = RunConfig.from_dict({"task": {"name": "modular_arithmetic_brackets"}})
+    long = RunConfig.from_dict({"task": {"name": "modular_arithmetic_brackets", "options": {"multiplication": True}}})
+    assert short == long
+    assert short.hash == long.hash
+
+
 def test_files(tmp_path):
     toml = 'seed = 4\npreset = "paper"\n[task]\nname = "parity_check"\n[pattern]\nname = "banded"\nwidth = 5\n'
     (tmp_path / "run.toml").write_text(toml)
@@ -103,6 +110,7 @@ BAD = [
         {"task": {"name": "even_pairs"}, "optimiser": {"learning_rate": float("nan")}},
         ["optimiser.learning_rate is nan"],
     ),
+    ({"task": {"name": "even_pairs"}, "optimiser": {"clip": float("inf")}}, ["optimiser.clip is inf", "finite"]),
     ({"task": {"name": "even_pairs"}, "optimiser": {"decay": 1.5}}, ["optimiser.decay is 1.5"]),
     ({"task": {"name": "even_pairs"}, "optimiser": {"name": "sdg"}}, ["optimiser.name", "'sgd'"]),
     ({"task": {"name": "even_pairs"}, "pattern": {"name": "topk", "k": 5}}, ["'topk'", "'top_k'"]),

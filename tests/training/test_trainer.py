@@ -62,7 +62,7 @@ def test_a_run_directory_is_complete_and_plain(tiny, tmp_path):
     assert summary["last_heldout_accuracy"] == rows[-1]["heldout_accuracy"]
     assert 0 <= summary["test_accuracy"] <= 1
     probes = read_lines(directory.path / "probe.jsonl")
-    assert [(row["epoch"], row["step"]) for row in probes] == [(1, 2), (2, 5)]  # every second of 3 steps, 2 epochs
+    assert [(row["epoch"], row["step"]) for row in probes] == [(1, 2), (2, 4), (2, 6)]  # 3 steps an epoch, 2 epochs
     weights = load_file(directory.path / "weights.safetensors")
     model = Transformer(run.model_config(), run.pattern, run.seed)
     model.load_state_dict(weights)
@@ -149,7 +149,12 @@ def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(tiny, tmp_pa
     output = capsys.readouterr().out
     assert "epoch-4.safetensors is damaged" in output
     assert ("after epoch 2" in output) == (damage != "all")
+    assert ("starting from the beginning" in output) == (damage == "all")
     assert curves(tmp_path / "cut", runs) == curves(tmp_path / "whole", runs)
+
+
+def wild_loss_is_finite(directory):
+    return directory.metrics()[-1]["heldout_loss"] is not None
 
 
 def test_a_diverged_run_is_recorded_and_its_neighbours_finish(tiny, tmp_path):
@@ -160,6 +165,9 @@ def test_a_diverged_run_is_recorded_and_its_neighbours_finish(tiny, tmp_path):
     assert first.summary()["status"] == "finished"
     summary = second.summary()
     assert (summary["status"], summary["diverged_epoch"]) == ("diverged", 1)
+    assert (summary["last_heldout_loss"], summary["last_heldout_accuracy"]) == (None, None) or wild_loss_is_finite(
+        second
+    )
     assert [row["epoch"] for row in second.metrics()] == [0, 1]
     assert [row["epoch"] for row in first.metrics()] == [0, 1, 2, 3]
 
@@ -312,3 +320,30 @@ def test_fewer_evaluations_on_request(tiny, tmp_path):
     run = tiny(TopK(3), train={"epochs": 5, "eval_every": 2})
     (directory,) = Trainer(tmp_path).run([run])
     assert [row["epoch"] for row in directory.metrics()] == [0, 2, 4, 5]
+
+
+def test_damaged_records_are_passed_over(tiny, tmp_path, monkeypatch):
+    run = tiny(TopK(3), train={"epochs": 4})
+    dying(monkeypatch, epoch=3)
+    with pytest.raises(Stop):
+        Trainer(tmp_path, checkpoint_epochs=1, threads=1).run([run])
+    monkeypatch.undo()
+    (record,) = tmp_path.glob("groups/*/group.json")
+    record.write_text("{}")
+    metrics = tmp_path / "runs" / run.hash / "metrics.jsonl"
+    metrics.write_text("garbage\n" + metrics.read_text())
+    Trainer(tmp_path, threads=1).run([run])
+    assert [row["epoch"] for row in RunDirectory(tmp_path, run.hash).metrics()] == [0, 1, 2, 3, 4]
+
+
+def test_threads_are_left_as_they_were(tiny, tmp_path):
+    torch.set_num_threads(1)
+    Trainer(tmp_path, threads=2).run([tiny(Full())])
+    assert torch.get_num_threads() == 1
+
+
+def test_the_implementation_that_ran_is_recorded(tiny, tmp_path):
+    runs = [tiny(Full(), model={"mask_padding": False}), tiny(TopK(3), model={"mask_padding": False})]
+    facts = [json.loads((d.path / "environment.json").read_text()) for d in Trainer(tmp_path).run(runs)]
+    assert facts[0]["implementation"] == {"training": "reference", "evaluation": "sdpa"}  # dropout is counter-based
+    assert facts[1]["implementation"] == {"training": "reference", "evaluation": "reference"}

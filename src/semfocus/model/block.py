@@ -24,6 +24,9 @@ from .config import ModelConfig
 V = TypeVar("V")
 
 EPS = 1e-5
+#: The first attention norm had eps 0 in the paper's runs. This changes no digit of float32, but where dropout has set a
+#: whole row to zero, 0 would give NaN.
+FIRST_EPS = 1e-12
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "mish": F.mish}
 # Where randomness enters a block; the number is part of what is drawn.
 WEIGHTS, ATTENTION_OUT, MLP_HIDDEN, MLP_OUT = range(4)
@@ -116,16 +119,17 @@ class Block(nn.Module):
             )
             parts.append(attend(problem)[0])
         mixed = torch.cat(parts) if len(parts) > 1 else parts[0]
-        out: Tensor = self.output(mixed.transpose(2, 3).reshape(m, b * t, -1))
+        out: Tensor = self.output(mixed.transpose(2, 3).reshape(m, b * t, settings.heads * d))
         return out.view(m, b, t, d)
 
     def mlp(self, h: Tensor, noise: Noise, settings: Settings) -> Tensor:
         m, b, t, d = h.shape
-        hidden = self.mlp_in(h.reshape(m, b * t, d)).view(m, b, t, -1)
+        hidden = self.mlp_in(h.reshape(m, b * t, d))
+        hidden = hidden.view(m, b, t, hidden.shape[-1])
         hidden = _drop(hidden, noise, MLP_HIDDEN, settings)
         parts = [ACTIVATIONS[name](hidden[start:stop]) for name, start, stop in settings.activations]
         hidden = torch.cat(parts) if len(parts) > 1 else parts[0]
-        out: Tensor = self.mlp_out(hidden.view(m, b * t, -1))
+        out: Tensor = self.mlp_out(hidden.view(m, b * t, hidden.shape[-1]))
         return out.view(m, b, t, d)
 
 

@@ -36,10 +36,14 @@ class ModelOptions:
             value = getattr(self, name)
             if value not in get_args(choices):
                 raise ValueError(f"{name} is {value!r}; {suggestion(value, get_args(choices))}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout is {self.dropout!r}; it must lie in [0, 1)")
-        if not 0.0 < self.attention_scale < float("inf"):
-            raise ValueError(f"attention_scale is {self.attention_scale!r}; it must be positive and finite")
+        for name in ("mask_padding", "pool_padding"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be True or False")
+        if not isinstance(self.dropout, float | int) or not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout is {self.dropout!r}; it must be a number in [0, 1)")
+        scale = self.attention_scale
+        if not isinstance(scale, float | int) or not 0.0 < scale < float("inf"):
+            raise ValueError(f"attention_scale is {scale!r}; it must be a positive, finite number")
 
     def _require_int(self, name: str, low: int) -> None:
         value = getattr(self, name)
@@ -51,7 +55,7 @@ class ModelOptions:
 class ModelConfig(ModelOptions):
     """One encoder: its options, and what its task asks of it.
 
-    Token ids: 0 .. vocabulary - 1 are the task's, ``vocabulary`` is PAD; the global tokens' follow, then the tape's.
+    Token ids: 0 .. vocabulary - 1 are the task's, ``vocabulary`` is PAD; then the tape's and the global tokens'.
     """
 
     vocabulary: int

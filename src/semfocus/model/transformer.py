@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..functional import choose
 from ..patterns.base import Pattern
 from ..randomness import Noise, absorb, dropout, key_of
+from ..reference import Problem
 from . import init
-from .block import EPS, Block, Linear, Settings
+from .block import EPS, FIRST_EPS, Block, Linear, Settings
 from .config import ModelConfig
 from .positions import sinusoidal
 
@@ -70,15 +72,16 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.configs = [configs] if isinstance(configs, ModelConfig) else list(configs)
-        self.patterns = [patterns] if isinstance(patterns, Pattern) else list(patterns)
+        self.patterns = list(patterns) if isinstance(patterns, Sequence) else [patterns]
         seeds = [seeds] if isinstance(seeds, int) else list(seeds)
         self.config = self._check(self.configs, self.patterns, seeds)
         self.global_tokens = self.patterns[0].global_tokens
         c = self.config
-        first_global = c.vocabulary + 1
-        tape = first_global + self.global_tokens
-        ids = tape + (c.read_out == "tape")  # the task's ids, PAD, the global tokens, and the tape's query token
-        appended = [tape] * (c.outputs if c.read_out == "tape" else 0) + list(range(first_global, tape))
+        # The task's ids, PAD, the tape's query token if there is a tape, the global tokens.
+        tape = c.vocabulary + 1
+        first_global = tape + (c.read_out == "tape")
+        ids = first_global + self.global_tokens
+        appended = [tape] * (c.outputs if c.read_out == "tape" else 0) + list(range(first_global, ids))
         self.register_buffer("appended", torch.tensor(appended, dtype=torch.int64), persistent=False)
         self.register_buffer("seeds", torch.tensor(seeds, dtype=torch.int64), persistent=False)
         scales = torch.tensor([config.attention_scale for config in self.configs], dtype=torch.float64)
@@ -101,6 +104,9 @@ class Transformer(nn.Module):
                 f"configs, patterns and seeds have {len(configs)}, {len(patterns)} and {len(seeds)} entries; "
                 "give one of each per member"
             )
+        for i, pattern in enumerate(patterns):
+            if not isinstance(pattern, Pattern):
+                raise ValueError(f"patterns[{i}] is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
         shared = configs[0].shared()
         for i, config in enumerate(configs):
             if config.shared() != shared:
@@ -112,7 +118,8 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor, step: int | Tensor = 0) -> Tensor:
         """tokens (m, b, t), or (b, t) for all members alike -> logits (m, b, outputs, classes).
 
-        ``step`` feeds the counter-based randomness: dropout when training, and random patterns always.
+        ``step`` feeds the counter-based randomness: dropout when training, and random patterns always. Count it up in
+        a training loop: equal steps draw equal bits.
         """
         tokens = self._check_tokens(tokens)
         pad = tokens == self.config.vocabulary  # (m, b, t)
@@ -126,21 +133,37 @@ class Transformer(nn.Module):
         settings = Settings.of(self.configs, self.patterns, self.training)
         for i, block in enumerate(self.blocks):
             noise = Noise(absorb(fresh, FIRST_BLOCK_SITE + i), absorb(fixed, FIRST_BLOCK_SITE + i))
-            h = self.run_block(block, h, visible, self.scales, noise, EPS if i else 0.0, settings)
+            h = self.run_block(block, h, visible, self.scales, noise, EPS if i else FIRST_EPS, settings)
         return self._read(h, pad)
+
+    def implementation(self, member: int, shape: tuple[int, ...], training: bool) -> str:
+        """What "auto" chooses for a member whose queries have this shape (members, batch, heads, length, width)."""
+        like = self.embedding.detach()[0, 0, 0].expand(shape)
+        problem = Problem(
+            q=like,
+            k=like,
+            v=like,
+            pattern=self.patterns[member],
+            mask=like[..., 0, :1, :1].bool() if self.config.mask_padding else None,
+            is_causal=False,
+            query_offset=0,
+            scale=1.0,
+            dropout_p=self.config.dropout if training else 0.0,
+            noise=Noise.none(like.device),
+        )
+        return choose(problem, with_weights=False)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
         members = len(self.patterns)
-        if (
-            tokens.dtype != torch.int64
-            or tokens.ndim not in (2, 3)
-            or (tokens.ndim == 3 and tokens.shape[0] != members)
-        ):
+        if not isinstance(tokens, Tensor):
+            raise ValueError(f"tokens is {tokens!r}; it must be an int64 tensor (members, batch, length)")
+        fits = tokens.ndim == 2 or (tokens.ndim == 3 and tokens.shape[0] == members)
+        if tokens.dtype != torch.int64 or not fits or tokens.shape[-1] == 0:
             raise ValueError(
                 f"tokens is {tokens.dtype} {tuple(tokens.shape)}; it must be int64 (members, batch, length) "
                 f"with {members} members, or (batch, length)"
             )
-        # Looking at values would make a GPU wait; there the embedding's own check reports them.
+        # Not on a GPU, which looking at values would make wait; there an id out of range embeds as zero or fails.
         if tokens.device.type == "cpu" and tokens.numel():
             low, high = (int(x) for x in tokens.aminmax())
             if low < 0 or high > self.config.vocabulary:
@@ -158,7 +181,7 @@ class Transformer(nn.Module):
 
     def _read(self, h: Tensor, pad: Tensor) -> Tensor:
         """(m, b, t, d) -> logits (m, b, outputs, classes)."""
-        m, b, t, _ = h.shape
+        m, b, t, d = h.shape
         if self.config.read_out == "tape":
             end = t - self.global_tokens
             read = h[:, :, end - self.config.outputs : end]  # (m, b, outputs, d)
@@ -167,5 +190,5 @@ class Transformer(nn.Module):
         else:
             real = (~pad)[..., None].to(h.dtype)  # (m, b, t, 1)
             read = (h * real).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp(min=1)
-        logits: Tensor = self.read_out(read.reshape(m, b * self.config.outputs, -1))
-        return logits.view(m, b, self.config.outputs, -1)
+        logits: Tensor = self.read_out(read.reshape(m, b * self.config.outputs, d))
+        return logits.view(m, b, self.config.outputs, self.config.classes)

@@ -17,7 +17,7 @@ class Counted(Pattern, ABC):
     k: int
 
     def __post_init__(self) -> None:
-        require_int("k", self.k, 1)
+        require_int(self, "k", 1)
 
     @property
     def budget(self) -> int:

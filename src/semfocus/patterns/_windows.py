@@ -21,8 +21,8 @@ class Window(Pattern, ABC):
     global_tokens: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        require_int("width", self.width, 1)
-        require_int("global_tokens", self.global_tokens, 0)
+        require_int(self, "width", 1)
+        require_int(self, "global_tokens", 0)
 
     @property
     def budget(self) -> int:

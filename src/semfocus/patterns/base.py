@@ -6,7 +6,8 @@ Letters in shapes, here and everywhere: m models, b batch, h heads, t queries, s
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+import operator
+from typing import ClassVar, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -95,7 +96,8 @@ class Pattern:
     @property
     def label(self) -> str:
         """Its name with its knobs, for tables: ``top_k(k=5)``. Knobs at their default are left out."""
-        knobs = ((f, getattr(self, f.name)) for f in dataclasses.fields(self))  # type: ignore[arg-type]
+        fields = getattr(self, "__dataclass_fields__", {}).values()
+        knobs = ((f, getattr(self, f.name)) for f in fields)
         return f"{self.name}({', '.join(f'{f.name}={value}' for f, value in knobs if value != f.default)})"
 
     @classmethod
@@ -110,12 +112,14 @@ class Pattern:
         knobs = {f.name for f in dataclasses.fields(self)} & {"k", "width"}  # type: ignore[arg-type]
         return dataclasses.replace(self, **dict.fromkeys(knobs, size)) if knobs else None  # type: ignore[type-var]
 
-    def require(self, queries: int, keys: int, is_causal: bool) -> None:
+    def require(self, queries: int, keys: int, is_causal: bool, query_offset: int = 0) -> None:
         """Refuses calls the pattern has no meaning for."""
         if not self.global_tokens:
             return
         if is_causal:
             raise ValueError(f"global_tokens is {self.global_tokens} in {self.label}; it must be 0 when is_causal=True")
+        if query_offset:
+            raise ValueError(f"query_offset is {query_offset}; it must be 0 with the global tokens of {self.label}")
         if queries != keys:
             raise ValueError(
                 f"global_tokens is {self.global_tokens} in {self.label}; that needs as many queries as keys, "
@@ -125,10 +129,20 @@ class Pattern:
             raise ValueError(f"global_tokens is {self.global_tokens}; the sequence has only {queries} positions")
 
 
-def require_int(name: str, value: object, minimum: int) -> None:
+def require_int(pattern: Pattern, name: str, minimum: int) -> None:
     """Knobs are checked when a pattern is made: ``TopK(0)`` fails there and not in the middle of a run."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{name} is {value!r}; it must be an integer of at least {minimum}")
+    number = whole_number(name, getattr(pattern, name), minimum)
+    object.__setattr__(pattern, name, number)  # a NumPy integer becomes a plain one
+
+
+def whole_number(name: str, value: object, minimum: int | None = None) -> int:
+    """``value`` as an int, or an error that says what would do."""
+    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool | Tensor)
+    number = operator.index(value) if whole else None  # type: ignore[arg-type]
+    if number is None or (minimum is not None and number < minimum):
+        wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"
+        raise ValueError(f"{name} is {value!r}; it must be {wanted}")
+    return number
 
 
 def ranks(visible: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,6 +156,16 @@ def ranks(visible: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     keys = torch.arange(visible.shape[-1], device=visible.device)
     before = (visible & (keys <= positions[:, None])).sum(-1, keepdim=True)
     return counted - 1, (before - 1).clamp(min=0), total
+
+
+def query_places(visible: Tensor, positions: Tensor) -> Tensor:
+    """(..., t, 1): where each query stands among the visible keys, counted on behind the last of them.
+
+    Like the query's rank, padding does not change it; unlike the rank, no two queries share it.
+    """
+    keys = torch.arange(visible.shape[-1], device=visible.device)
+    hidden = ((keys <= positions[:, None]) & ~visible).sum(-1, keepdim=True)
+    return positions[:, None] - hidden
 
 
 #: Compiled for a GPU, up to this k the best key is taken k times: reductions fuse into one kernel, a sort does not.

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..randomness import absorb, spread
 from ._budgeted import Budgeted
-from .base import View, ranks
+from .base import View, query_places, ranks
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class RandomK(Budgeted):
     random = True
 
     def priority(self, view: View) -> Tensor:
-        key, query, _ = ranks(view.visible, view.positions)
+        key, _, _ = ranks(view.visible, view.positions)
+        query = query_places(view.visible, view.positions)
         rows = absorb(spread(view.noise.fresh, view.lead)[..., None, None], query)  # (..., t, 1)
         return absorb(rows, key)  # (..., t, s)

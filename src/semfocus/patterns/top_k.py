@@ -22,7 +22,7 @@ class TopK(Budgeted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("sinks", self.sinks, 0)
+        require_int(self, "sinks", 0)
         if self.sinks > self.k:
             raise ValueError(f"sinks is {self.sinks}; it must be at most k, which is {self.k}")
 

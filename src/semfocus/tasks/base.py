@@ -68,11 +68,6 @@ class Task(ABC):
         """The id of padding, one past the vocabulary."""
         return self.vocabulary
 
-    @property
-    def chance(self) -> float:
-        """Expected accuracy of guessing all classes alike."""
-        return 1 / self.num_classes
-
     def input_length(self, length: int) -> int:
         """T, the number of tokens in an example of that length."""
         return length

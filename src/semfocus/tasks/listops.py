@@ -64,6 +64,8 @@ class ListOps(Task):
         >>> ListOps.encode("( ( ( [SM 7 ) 5 ) ] )")
         [13, 7, 5, 14]
         """
+        if not isinstance(source, str):
+            raise ValueError(f"source is {source!r}; it must be text such as '[MAX 1 2 ]'")
         words = [word for word in source.split() if word not in ("(", ")")]
         for word in words:
             if word not in IDS:

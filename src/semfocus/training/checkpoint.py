@@ -17,7 +17,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from .files import explained, write_atomic, write_json
+from .files import write_atomic, write_json
 
 KEEP = 2
 INDEX = "index.json"
@@ -48,14 +48,15 @@ def load(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Tens
             return int(entry["epoch"]), safetensors.torch.load(data)
         except (OSError, ValueError, SafetensorError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            warn(f"checkpoint {path.name} is damaged ({reason}); using the one before it")
+            warn(f"checkpoint {path.name} is damaged ({reason}); looking for the one before it")
+    if any(folder.glob("epoch-*.safetensors")):
+        warn("no sound checkpoint is left; starting from the beginning")
     return None
 
 
 def remove(folder: Path) -> None:
     """Forgets a group's checkpoints and its record."""
-    with explained(folder, "remove"):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _index(folder: Path) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ def make_split(config: RunConfig, split: str) -> tuple[Tensor, Tensor, Tensor]:
     task = config.task.make()
     rng = _generator(config, split)
     examples = task.sample(rng, getattr(config.data, split), config.task.length)
-    tokens = F.pad(examples.tokens, (0, config.length - examples.tokens.shape[1]), value=task.vocabulary)
+    tokens = F.pad(examples.tokens, (0, config.length - examples.tokens.shape[1]), value=task.pad)
     targets, counted = examples.targets, task.answer_mask(examples.targets)
     if config.model.read_out == "mean":  # one class per example: the first output token
         targets, counted = targets[:, :1], torch.ones_like(counted[:, :1])

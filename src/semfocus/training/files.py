@@ -51,12 +51,18 @@ def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a JSON lines file; nothing if there is none."""
+    """The lines of a JSON lines file up to the first that is damaged or cut short; nothing if there is no file."""
     if not path.exists():
         return []
     with explained(path, "read"):
         lines = path.read_bytes().split(b"\n")[:-1]
-    return [json.loads(line) for line in lines]
+    rows = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
 
 
 def keep_lines(path: Path, last_epoch: int) -> None:

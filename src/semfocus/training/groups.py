@@ -81,8 +81,9 @@ def recorded(out: Path, wanted: set[str]) -> list[Group]:
     records = []
     for path in sorted((out / "groups").glob("*/group.json")):
         try:
-            records.append((path.parent, json.loads(path.read_text())))
-        except (OSError, ValueError):
+            record = json.loads(path.read_text())
+            records.append((path.parent, {"runs": list(record["runs"]), "threads": record["threads"]}))
+        except (OSError, ValueError, KeyError, TypeError):
             checkpoint.remove(path.parent)
     # Halves before the group they came from: a crash between the two leaves both behind.
     for folder, record in sorted(records, key=lambda item: len(item[1]["runs"])):

@@ -60,9 +60,8 @@ class Population:
             device=self.device,
         )
         on_gpu = self.device.type == "cuda"
-        compiled = on_gpu if compiled is None else compiled
-        self.implementation = "reference, compiled" if compiled else "reference"
-        if compiled:
+        self.compiled = on_gpu if compiled is None else compiled
+        if self.compiled:
             self.model.run_block, self.model.run_embedding = compiled_parts()
         self.weights = FlatWeights(self.model)
         self.optimiser = Optimiser([config.optimiser for config in configs], self.weights)
@@ -147,7 +146,7 @@ class Population:
 
     def _add_sums(self, data: Split, here: Tensor) -> None:
         tokens, targets, counted = data.take(here.expand(len(self.configs), -1))
-        logits = self.model(tokens, self.step_index)
+        logits = self.model(tokens, self.step_index + here[0])  # other random keys for other examples
         loss = cross_entropy(logits, targets).mean(2)
         right, whole = right_answers(logits, targets, counted)
         parts = (loss.sum(1), right.sum((1, 2)), counted.sum((1, 2)), whole.sum(1))
@@ -158,10 +157,23 @@ class Population:
         config = self.model.config
         length = self.splits["train"].tokens.shape[2] + len(self.model.appended)
         per_example = len(self.configs) * length * max(config.width, config.mlp_width, config.heads * length)
+        if any(pattern.random or pattern.batch_dependent for pattern in self.model.patterns):
+            return min(self.batch, examples)  # what such a pattern keeps must not depend on the size of the population
         most = min(max(1, EVALUATION_ELEMENTS[self.device.type] // per_example), examples)
         common = math.gcd(examples, *(split.examples for split in self.splits.values()))
         even = max(size for size in range(1, most + 1) if common % size == 0)
         return even if 4 * even >= most else most
+
+    def implementation(self, member: int) -> dict[str, str]:
+        """Which attention a member trains and is evaluated with."""
+        length = self.splits["train"].tokens.shape[2] + len(self.model.appended)
+        together = sum(pattern == self.model.patterns[member] for pattern in self.model.patterns)
+        names = {}
+        for mode, examples in (("training", self.batch), ("evaluation", self._evaluation_batch(self.order.shape[1]))):
+            shape = (together, examples, self.model.config.heads, length, self.model.config.width)
+            name = self.model.implementation(member, shape, training=mode == "training")
+            names[mode] = f"{name}, compiled" if self.compiled else name
+        return names
 
     def weights_of(self, member: int) -> dict[str, Tensor]:
         """The weights of one member, as those of a population of one."""

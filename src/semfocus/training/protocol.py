@@ -78,6 +78,8 @@ class TaskConfig:
             task = self.make()
         except ValueError as error:
             raise ValueError(f"options: {error}") from None
+        # All of them, so that an option left at its default and the same one written out are one run.
+        object.__setattr__(self, "options", dataclasses.asdict(task))  # type: ignore[call-overload]
         if self.length < task.minimum_length:
             raise ValueError(f"length is {self.length}; {self.name} needs at least {task.minimum_length}")
 
@@ -217,11 +219,13 @@ class RunConfig:
             raise ConfigError(f"{path}: {error}") from None
 
 
-def paper(task: str, pattern: Pattern, seed: int = 0, **sections: Any) -> RunConfig:
-    """The paper's run of a pattern on a task: ``paper("even_pairs", TopK(5), seed=3, precision="tf32")``."""
-    return RunConfig.from_dict(
-        {"preset": "paper", "task": {"name": task}, "pattern": pattern, "seed": seed, **sections}
-    )
+def paper(task: str | Mapping[str, Any], pattern: Pattern, seed: int = 0, **sections: Any) -> RunConfig:
+    """The paper's run of a pattern on a task: ``paper("even_pairs", TopK(5), seed=3, precision="tf32")``.
+
+    ``task`` may also be a table such as ``{"name": "even_pairs", "length": 20}``.
+    """
+    named = {"name": task} if isinstance(task, str) else task
+    return RunConfig.from_dict({"preset": "paper", "task": named, "pattern": pattern, "seed": seed, **sections})
 
 
 def _task_name(data: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping
 from types import NoneType, UnionType
@@ -72,8 +73,8 @@ def _plain(kind: Any, value: object, path: str) -> object:
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{path} is {value!r}; it must be {wanted[kind]}")
-    if kind is float and value not in (float("inf"),) and value != value:
-        raise ConfigError(f"{path} is {value!r}; it must be a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{path} is {value!r}; it must be a finite number")
     return value
 
 

@@ -14,6 +14,8 @@ import torch
 from .population import Population
 
 STEPS = 3
+#: How many times faster more threads must be.
+CLEARLY = 1.25
 
 
 def choose_threads(population: Population) -> int:
@@ -31,6 +33,7 @@ def choose_threads(population: Population) -> int:
         seconds[threads] = time.perf_counter() - start
     for tensor, value in zip(population.mutable(), saved, strict=True):
         tensor.copy_(value)
-    best = min(seconds, key=lambda threads: seconds[threads])
+    # One thread unless more are clearly worth it: near a tie chance would choose, and the last bits depend on it.
+    best = cores if seconds[cores] * CLEARLY < seconds[1] else 1
     torch.set_num_threads(best)
     return best

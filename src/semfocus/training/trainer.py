@@ -57,6 +57,14 @@ class Trainer:
         """All runs, in the order given; those with a summary already are not repeated."""
         directories = {config.hash: RunDirectory(self.out, config.hash) for config in configs}
         unfinished = {config.hash: config for config in configs if not directories[config.hash].is_finished()}
+        threads = torch.get_num_threads()
+        try:
+            self._train(directories, unfinished)
+        finally:
+            torch.set_num_threads(threads)
+        return list(directories.values())
+
+    def _train(self, directories: dict[str, RunDirectory], unfinished: dict[str, RunConfig]) -> None:
         with locked(self.out):
             groups = recorded(self.out, set(unfinished))
             grouped = {run for group in groups for run in group.runs}
@@ -72,7 +80,6 @@ class Trainer:
                     self.progress.finished(len(group.configs))
                 else:
                     queue.extendleft(reversed(self._halve(group)))
-        return list(directories.values())
 
     def _fits(self, group: Group) -> bool:
         """Trains a group to its end; False if the device's memory did not hold it."""
@@ -120,7 +127,6 @@ class GroupTraining:
         self.probes: list[list[dict[str, Any]]] = [[] for _ in group.configs]
         self.newest: list[dict[str, Any]] = []
         self.flushed = self.saved = time.monotonic()
-        self.saved_epoch = 0
 
     def run(self) -> None:
         self._choose_threads()
@@ -129,7 +135,7 @@ class GroupTraining:
         if done == 0:
             self._measure(0, 0.0, None)
             self._flush()
-        self.trainer.progress.worked += done * len(self.directories)
+        self.trainer.progress.work -= done * len(self.directories)
         for epoch in range(done, self.config.epochs):
             self._epoch(epoch)
         self._finish()
@@ -151,7 +157,6 @@ class GroupTraining:
         epoch, state = found
         for name, tensor in self._state().items():
             tensor.copy_(state[name])
-        self.saved_epoch = epoch
         self.say(f"going on with {len(self.directories)} runs after epoch {epoch}")
         return epoch
 
@@ -164,12 +169,12 @@ class GroupTraining:
         facts = environment.describe(self.trainer.device) | {
             "precision": self.group.configs[0].precision,
             "dtype": str(self.trainer.dtype).removeprefix("torch."),
-            "implementation": self.population.implementation,
             "threads": self.group.threads,
             "population": len(self.directories),
         }
-        for directory, config in zip(self.directories, self.group.configs, strict=True):
-            directory.start(config, facts, done if done else -1)
+        for i, (directory, config) in enumerate(zip(self.directories, self.group.configs, strict=True)):
+            own = facts | {"implementation": self.population.implementation(i)}
+            directory.start(config, own, done if done else -1)
         self.group.record(self.out)
 
     def _epoch(self, epoch: int) -> None:
@@ -178,8 +183,9 @@ class GroupTraining:
         probes: list[tuple[int, Measured]] = []
 
         def probe(step: int) -> None:
-            if (step + 1) % self.config.probe_every == 0:
-                probes.append((step + 1, self.population.evaluate("train", self.config.probe_examples)))
+            done = epoch * self.population.steps_per_epoch + step + 1
+            if done % self.config.probe_every == 0:
+                probes.append((done, self.population.evaluate("train", self.config.probe_examples)))
 
         running = self.population.train_epoch(epoch, probe if probing else None)
         done = epoch + 1
@@ -228,10 +234,9 @@ class GroupTraining:
 
     def _add_probe(self, epoch: int, step: int, measured: Measured) -> None:
         loss, accuracy = measured.loss.tolist(), measured.accuracy.tolist()
-        whole = epoch * self.population.steps_per_epoch - self.population.steps_per_epoch + step
         for i, rows in enumerate(self.probes):
             if self.diverged[i] < 0:
-                rows.append({"epoch": epoch, "step": whole, "train_loss": loss[i], "train_accuracy": accuracy[i]})
+                rows.append({"epoch": epoch, "step": step, "train_loss": loss[i], "train_accuracy": accuracy[i]})
 
     def _flush(self) -> None:
         for directory, rows, probes in zip(self.directories, self.rows, self.probes, strict=True):
@@ -262,7 +267,9 @@ def _columns(split: str, measured: Measured, tape: bool) -> dict[str, Tensor]:
     columns = {f"{split}_loss": measured.loss, f"{split}_accuracy": measured.accuracy}
     if tape and measured.sequence_accuracy is not None:
         columns[f"{split}_sequence_accuracy"] = measured.sequence_accuracy
-    return columns
+    # The largest of some NaN logits is not an answer.
+    broken = ~measured.loss.isfinite()
+    return {name: column.masked_fill(broken, torch.nan) for name, column in columns.items()}
 
 
 @contextmanager
