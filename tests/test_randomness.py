@@ -1,3 +1,6 @@
+import shutil
+
+import pytest
 import torch
 
 from semfocus.randomness import Noise, absorb, bits, dropout, key_of, mix, spread
@@ -71,6 +74,14 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
     assert ((share - 0.1).abs() < 4 * (0.09 / 40_000) ** 0.5).all()
     assert set(dropped.unique().tolist()) == {0.0, x.new_tensor(1 / 0.9).item()}
     assert dropout(x, 0.0, key_of(1)) is x
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_code_draws_the_same_bits():
+    """C++ compilers may do anything when int32 overflows; the bits must not depend on what they choose."""
+    key = key_of(torch.tensor([1, 2]))
+    compiled = torch.compile(lambda k: bits(k, (7, 5)), dynamic=False)
+    assert torch.equal(compiled(key), bits(key, (7, 5)))
 
 
 def test_a_generator_is_drawn_from_once():

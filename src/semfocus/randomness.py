@@ -32,9 +32,36 @@ def mix(h: Tensor) -> Tensor:
     if on_cpu(h):
         return torch.from_numpy(_mix_unsigned(h.numpy().view(np.uint32)).view(np.int32))
     # The masks make the shifts logical: int32 shifts carry the sign.
-    h = (h ^ ((h >> 16) & 0xFFFF)) * _MULTIPLIERS[0]
-    h = (h ^ ((h >> 15) & 0x1FFFF)) * _MULTIPLIERS[1]
+    h = multiply(h ^ ((h >> 16) & 0xFFFF), _MULTIPLIERS[0])
+    h = multiply(h ^ ((h >> 15) & 0x1FFFF), _MULTIPLIERS[1])
     return h ^ ((h >> 16) & 0xFFFF)
+
+
+def absorb(h: Tensor, index: Tensor | int) -> Tensor:
+    """A new key for each index; ``h`` and ``index`` broadcast against one another."""
+    if isinstance(index, Tensor):
+        return mix(add(h, multiply(index.to(torch.int32) ^ _OFFSET, _GOLDEN)))
+    return mix(add(h, _signed((index ^ _OFFSET) * _GOLDEN)))
+
+
+def multiply(a: Tensor, constant: int) -> Tensor:
+    """int32 product that wraps."""
+    return _wrapped(a.long() * constant) if _undefined_overflow(a) else a * constant
+
+
+def add(a: Tensor, b: Tensor | int) -> Tensor:
+    """int32 sum that wraps."""
+    return _wrapped(a.long() + b) if _undefined_overflow(a) else a + b
+
+
+def _undefined_overflow(x: Tensor) -> bool:
+    """Compiled for a CPU, the code is C++, where overflow of int32 may do anything; elsewhere it wraps."""
+    return x.device.type == "cpu" and torch.compiler.is_compiling()
+
+
+def _wrapped(wide: Tensor) -> Tensor:
+    """The low 32 bits of int64 values, as int32."""
+    return (((wide + 2**31) & 0xFFFFFFFF) - 2**31).to(torch.int32)
 
 
 def on_cpu(x: Tensor) -> bool:
@@ -51,13 +78,6 @@ def _mix_unsigned(h: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         np.multiply(mixed, np.uint32(multiplier % 2**32), out=mixed)
         mixed ^= np.right_shift(mixed, shift, out=shifted)
     return mixed
-
-
-def absorb(h: Tensor, index: Tensor | int) -> Tensor:
-    """A new key for each index; ``h`` and ``index`` broadcast against one another."""
-    if isinstance(index, Tensor):
-        return mix(h + (index.to(torch.int32) ^ _OFFSET) * _GOLDEN)
-    return mix(h + _signed((index ^ _OFFSET) * _GOLDEN))
 
 
 def _signed(value: int) -> int:
