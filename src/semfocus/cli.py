@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="where to write (default: demo)")
     demo.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
     demo.add_argument("--seeds", type=positive, default=3, metavar="N", help="seeds per pattern (default: 3)")
-    demo.add_argument("--epochs", type=positive, default=60, metavar="N", help="epochs (default: 60)")
+    demo.add_argument("--epochs", type=positive, default=45, metavar="N", help="epochs (default: 45)")
     demo.set_defaults(run=run_demo)
 
     train = commands.add_parser("train", help="train runs described in TOML or JSON files")
