@@ -13,9 +13,9 @@ import torch
 
 from .population import Population
 
-STEPS = 3
+STEPS = 5
 #: How many times faster more threads must be.
-CLEARLY = 1.25
+CLEARLY = 1.1
 
 
 def choose_threads(population: Population) -> int:
