@@ -18,7 +18,9 @@ def blocks(file, language):
 
 @pytest.mark.parametrize("code", blocks("README.md", "python"))
 def test_python_in_the_readme(code):
-    exec(compile(code, "README.md", "exec"), {})
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert len(names) > 1  # it ran, and defined something
 
 
 def test_commands_in_the_readme(tmp_path, monkeypatch, capsys):

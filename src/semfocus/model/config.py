@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ..patterns.base import whole_number
 from ..registry import suggestion
 
 Activation = Literal["relu", "gelu", "mish"]
@@ -31,7 +32,7 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         for name, low in (("width", 2), ("mlp_width", 1), ("blocks", 1), ("heads", 1)):
-            self._require_int(name, low)
+            whole_number(name, getattr(self, name), low)
         for name, choices in (("activation", Activation), ("norm", Norm), ("read_out", ReadOut)):
             value = getattr(self, name)
             if value not in get_args(choices):
@@ -44,11 +45,6 @@ class ModelOptions:
         scale = self.attention_scale
         if not isinstance(scale, float | int) or not 0.0 < scale < float("inf"):
             raise ValueError(f"attention_scale is {scale!r}; it must be a positive, finite number")
-
-    def _require_int(self, name: str, low: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ValueError(f"{name} is {value!r}; it must be an integer of at least {low}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +61,7 @@ class ModelConfig(ModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("vocabulary", "classes", "outputs"):
-            self._require_int(name, 1)
+            whole_number(name, getattr(self, name), 1)
         if self.read_out == "mean" and self.outputs != 1:
             raise ValueError(f"outputs is {self.outputs}; the mean read-out gives 1, read_out='tape' gives more")
 
