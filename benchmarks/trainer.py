@@ -151,9 +151,12 @@ def evaluation_ms(population: Population, device: torch.device) -> float:
     return 1e3 * min(times)
 
 
-def sizes(config: RunConfig, device: torch.device, wanted: list[int]) -> list[int]:
+def sizes(config: RunConfig, device: torch.device, wanted: list[int] | None) -> list[int]:
+    """Sizes asked for are tried even if they seem not to fit."""
     most = members_that_fit(config, device)
-    return sorted({size for size in wanted if 0 < size <= most} | ({most} if 0 in wanted else set()))
+    usual = [1, 15, 150, 0] if device.type == "cuda" else [1, 15]
+    fitting = {size for size in wanted or usual if size > 0 and (wanted or size <= most)}
+    return sorted(fitting | ({most} if 0 in (wanted or usual) else set()))
 
 
 def free(device: torch.device) -> None:
@@ -173,7 +176,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
     device = torch.device(options.device)
-    wanted = options.sizes or ([1, 15, 150, 0] if device.type == "cuda" else [1, 15])
     rows = []
     header = f"{'task':8} {'pattern':9} {'models':>6} {'ms / model / step':>18} {'plain / ours':>13} {'evaluation':>11}"
     print(header)
@@ -184,7 +186,7 @@ def main() -> None:
                 plain = milliseconds(plain_step(config, device), device, options.seconds)
             free(device)
             print(f"{task:8} {name:9} {'plain':>6} {plain:18.4f} {1:13.2f}", flush=True)
-            for size in sizes(config, device, wanted):
+            for size in sizes(config, device, options.sizes):
                 runs = [paper(TASKS[task], PATTERNS[name], seed, precision=options.precision) for seed in range(size)]
                 row = {"task": task, "pattern": name, "models": size, "plain_ms": plain}
                 try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import chunked, reference
+from . import chunked, kernels, reference
 from .patterns.base import Pattern, whole_number
 from .patterns.full import Full
 from .randomness import Noise
@@ -17,7 +17,7 @@ from .reference import Problem
 from .registry import suggestion
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-IMPLEMENTATIONS = ("auto", "reference", "chunked", "sdpa")
+IMPLEMENTATIONS = ("auto", "reference", "chunked", "sdpa", "fused")
 #: From this many scores on, "auto" computes a few query rows at a time.
 CHUNK_FROM = {"cpu": 2**25, "cuda": 2**29}
 
@@ -89,7 +89,8 @@ def attention(
         enable_gqa: grouped-query attention.
         query_offset: position of the first query among the keys: s - t when decoding with a cache.
         generator: source of randomness for dropout and random patterns; PyTorch's default one if None.
-        implementation: "auto", "reference" (the oracle), "chunked" (O(chunk x s) memory) or "sdpa" (``Full`` only).
+        implementation: "auto", "reference" (the oracle), "chunked" (O(chunk x s) memory), "sdpa" (``Full`` only) or
+            "fused" (Triton, on a GPU: ``Full`` and ``TopK``; once differentiable).
         return_weights: return (output, weights); weights (..., heads, t, s) are those before dropout.
 
     Returns:
@@ -135,18 +136,28 @@ def attend(problem: Problem, implementation: str = "auto", with_weights: bool = 
         return reference.attend(problem)
     if implementation == "chunked":
         return chunked.attend(problem, with_weights=with_weights)
-    reason = sdpa_cannot(problem, with_weights)
+    reason = (kernels.cannot if implementation == "fused" else sdpa_cannot)(problem, with_weights)
     if reason:
-        raise ValueError(f"implementation is 'sdpa'; it cannot serve here: {reason}. Use 'auto'")
-    return _sdpa(problem), None
+        raise ValueError(f"implementation is {implementation!r}; it cannot serve here: {reason}. Use 'auto'")
+    return (_fused if implementation == "fused" else _sdpa)(problem), None
 
 
 def choose(problem: Problem, with_weights: bool) -> str:
-    """What "auto" means: PyTorch's fused kernel where it computes the same thing, else by the size of the scores."""
-    if sdpa_cannot(problem, with_weights) is None:
+    """What "auto" means: a fused kernel where one computes the same thing and pays, else by the size of the scores."""
+    fused = kernels.pays(problem) and kernels.cannot(problem, with_weights) is None
+    # PyTorch's kernel is the faster one in half precision only.
+    if sdpa_cannot(problem, with_weights) is None and not (fused and problem.q.dtype == torch.float32):
         return "sdpa"
+    if fused:
+        return "fused"
     scores = problem.q.shape[:-1].numel() * problem.k.shape[-2]
     return "chunked" if scores >= CHUNK_FROM.get(problem.q.device.type, CHUNK_FROM["cpu"]) else "reference"
+
+
+def _fused(problem: Problem) -> Tensor:
+    from .kernels import short_rows  # imports Triton
+
+    return short_rows.attend(problem)
 
 
 def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
@@ -155,6 +166,8 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
         return f"the pattern is {problem.pattern.label}, and it knows full attention only"
     if with_weights:
         return "it does not return weights"
+    if problem.soft_cap:
+        return f"the scores are capped at {problem.soft_cap:g}"
     if problem.dropout_p > 0:
         return "its dropout is not counter-based, so chunks and resumed runs would draw other bits"
     if problem.bias is not None and problem.mask is not None:

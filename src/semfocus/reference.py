@@ -31,6 +31,8 @@ class Problem:
     scale: float | Tensor  # of the scores; a tensor must broadcast against the queries
     dropout_p: float
     noise: Noise
+    soft_cap: float = 0.0  # c > 0: scores z become c tanh(z / c), before a bias is added
+    packed: Tensor | None = None  # (m, b, t, 3, h, d): what q, k and v are views of, if they lie side by side
 
     @property
     def bias(self) -> Tensor | None:
@@ -77,6 +79,7 @@ class Problem:
             q=self.q[..., start:stop, :],
             mask=self.mask[..., start:stop, :] if per_row and self.mask is not None else self.mask,
             query_offset=self.query_offset + start,
+            packed=None,
         )
 
 
@@ -93,15 +96,21 @@ def autocasting(problem: Problem) -> bool:
 
 def _attend(p: Problem) -> tuple[Tensor, Tensor]:
     q, k, v = (x.to(p.dtype) for x in (p.q, *repeat_heads(p)))
-    scores = (q * p.scale) @ k.transpose(-2, -1)  # (..., t, s)
-    if p.bias is not None:
-        scores = scores + p.bias
+    scores = raw_scores(p, q, k)  # (..., t, s)
     if p.keeps_everything:
         weights = scores.softmax(-1)
     else:
         weights = masked_softmax(scores, kept_keys(p, q, k, scores), p.sees_something)
     out = _dropout(weights, p) @ v
     return out.to(p.q.dtype), weights.to(p.q.dtype)
+
+
+def raw_scores(p: Problem, q: Tensor, k: Tensor) -> Tensor:
+    """(..., t, s): scaled, capped, with the bias added."""
+    scores = (q * p.scale) @ k.transpose(-2, -1)
+    if p.soft_cap:
+        scores = p.soft_cap * torch.tanh(scores / p.soft_cap)
+    return scores if p.bias is None else scores + p.bias
 
 
 def repeat_heads(problem: Problem) -> tuple[Tensor, Tensor]:

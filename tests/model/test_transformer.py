@@ -312,3 +312,26 @@ def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError) as caught:
         call()
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_capped_and_cosine_scores():
+    """Both bound the scores, and so the dispersion; neither changes anything else."""
+    from semfocus.diagnostics import Probe
+
+    tokens = torch.randint(0, 2, (4, 9), generator=torch.Generator().manual_seed(0))
+    spread = {}
+    for name, options in {"plain": {}, "cap": {"soft_cap": 0.5}, "cosine": {"cosine_scores": True}}.items():
+        config = ModelConfig(vocabulary=2, classes=2, width=8, mlp_width=8, blocks=1, attention_scale=20.0, **options)
+        model = Transformer(config, Full(), seeds=3).eval()
+        rows = next(iter(Probe.of_model(model, tokens).rows(0)))
+        spread[name] = rows.scores
+        assert model(tokens).isfinite().all()
+    assert spread["cap"].abs().max() <= 0.5
+    assert torch.allclose(spread["cap"], 0.5 * torch.tanh(spread["plain"] / 0.5), atol=1e-5)
+    assert spread["cosine"].abs().max() <= 20.0 + 1e-4
+    q, k = (torch.randn(1, 1, 1, 5, 8) for _ in range(2))
+    cosine = torch.nn.functional.cosine_similarity(q[..., :, None, :], k[..., None, :, :], dim=-1)
+    normalised = [torch.nn.functional.normalize(x, dim=-1) * 8**0.25 for x in (q, k)]
+    assert torch.allclose(normalised[0] @ normalised[1].mT / 8**0.5, cosine, atol=1e-6)
+    with pytest.raises(ValueError, match="soft_cap is -1"):
+        ModelConfig(vocabulary=2, classes=2, soft_cap=-1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ EPS = 1e-5
 #: whole row to zero, 0 would give NaN.
 FIRST_EPS = 1e-12
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "mish": F.mish}
+#: Multiprocessors of a large GPU, about; and the fewest rows that a part of a weight gradient sums over.
+MULTIPROCESSORS, SHORTEST_PART = 128, 512
 # Where randomness enters a block; the number is part of what is drawn.
 WEIGHTS, ATTENTION_OUT, MLP_HIDDEN, MLP_OUT = range(4)
 
@@ -39,6 +41,8 @@ class Settings:
     heads: int
     norm: str
     dropout: float  # 0 when evaluating
+    cosine_scores: bool
+    soft_cap: float
     patterns: tuple[tuple[Pattern, int, int], ...]
     activations: tuple[tuple[str, int, int], ...]
 
@@ -48,6 +52,8 @@ class Settings:
             heads=configs[0].heads,
             norm=configs[0].norm,
             dropout=configs[0].dropout if training else 0.0,
+            cosine_scores=configs[0].cosine_scores,
+            soft_cap=configs[0].soft_cap,
             patterns=_runs(patterns),
             activations=_runs([config.activation for config in configs]),
         )
@@ -72,7 +78,49 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.stack([torch.cat([b for _, b in maps]) for maps in drawn])[:, None])  # (m, 1, o)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.bmm(x, self.weight) + self.bias  # baddbmm would copy the bias to full size first
+        return product(x, self.weight) + self.bias  # baddbmm would copy the bias to full size first
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x (m, n, i) times weight (m, i, o). Where few members leave a GPU idle, the weights' gradient is cut into parts.
+
+    That gradient sums over n, and one long sum per member keeps only a few multiprocessors busy.
+    """
+    m, n, i = x.shape
+    parts = gradient_parts(m, n, i, weight.shape[-1]) if x.device.type == "cuda" else 1
+    if parts == 1:
+        return torch.bmm(x, weight)
+    out: Tensor = SplitProduct.apply(x, weight, parts)  # type: ignore[no-untyped-call]
+    return out
+
+
+def gradient_parts(members: int, n: int, inputs: int, outputs: int) -> int:
+    """1 where the members fill a GPU; else the fewest equal parts of n that fill it twice and are not too short."""
+    tiles = members * -(-inputs // 64) * -(-outputs // 64)
+    if tiles >= MULTIPROCESSORS:
+        return 1
+    useful = [parts for parts in range(1, n // SHORTEST_PART + 1) if n % parts == 0]
+    enough = [parts for parts in useful if parts * tiles >= 2 * MULTIPROCESSORS]
+    return enough[0] if enough else max(useful, default=1)
+
+
+class SplitProduct(torch.autograd.Function):
+    """``torch.bmm``, whose gradient for the weights is a sum of products over parts of the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, parts: int) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.parts = parts
+        return torch.bmm(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        m, n, i = x.shape
+        d_x = torch.bmm(d_out, weight.mT) if ctx.needs_input_grad[0] else None
+        cut = (m * ctx.parts, n // ctx.parts, -1)
+        d_weight = torch.bmm(x.reshape(cut).mT, d_out.reshape(cut))  # (m * parts, i, o)
+        return d_x, d_weight.view(m, ctx.parts, i, -1).sum(1), None
 
 
 class Block(nn.Module):
@@ -98,12 +146,22 @@ class Block(nn.Module):
         h = _norm(h + _drop(self.attention(h, visible, scales, noise, settings), noise, ATTENTION_OUT, settings), EPS)
         return _norm(h + _drop(self.mlp(h, noise, settings), noise, MLP_OUT, settings), EPS)
 
-    def attention(self, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, settings: Settings) -> Tensor:
+    def problems(
+        self, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, first_eps: float, settings: Settings
+    ) -> list[tuple[Problem, int, int]]:
+        """The attention calls that ``forward`` makes with these arguments, each with its first and last + 1 member."""
+        return self._problems(_norm(h, first_eps) if settings.norm == "pre" else h, visible, scales, noise, settings)
+
+    def _problems(
+        self, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, settings: Settings
+    ) -> list[tuple[Problem, int, int]]:
         m, b, t, d = h.shape
         qkv = self.qkv(h.reshape(m, b * t, d)).view(m, b, t, 3, settings.heads, d)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5).unbind(0)  # each (m, b, h, t, d)
+        if settings.cosine_scores:  # norms of d^(1/4): the scale of 1/sqrt(d) makes their product a cosine
+            q, k = (F.normalize(x, dim=-1) * d**0.25 for x in (q, k))
         fresh, fixed = absorb(noise.fresh, WEIGHTS), absorb(noise.fixed, WEIGHTS)
-        parts = []
+        problems = []
         for pattern, start, stop in settings.patterns:
             problem = Problem(
                 q=q[start:stop],
@@ -116,8 +174,15 @@ class Block(nn.Module):
                 scale=scales[start:stop] * d**-0.5,
                 dropout_p=settings.dropout,
                 noise=Noise(fresh[start:stop], fixed[start:stop]),
+                soft_cap=settings.soft_cap,
+                packed=None if settings.cosine_scores else qkv[start:stop],
             )
-            parts.append(attend(problem)[0])
+            problems.append((problem, start, stop))
+        return problems
+
+    def attention(self, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, settings: Settings) -> Tensor:
+        m, b, t, d = h.shape
+        parts = [attend(problem)[0] for problem, _, _ in self._problems(h, visible, scales, noise, settings)]
         mixed = torch.cat(parts) if len(parts) > 1 else parts[0]
         out: Tensor = self.output(mixed.transpose(2, 3).reshape(m, b * t, settings.heads * d))
         return out.view(m, b, t, d)

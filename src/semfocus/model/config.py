@@ -26,6 +26,8 @@ class ModelOptions:
     norm: Norm = "pre"
     dropout: float = 0.01
     attention_scale: float = 1.0  # multiplies the scores before selection and softmax
+    cosine_scores: bool = False  # queries and keys are normalised: a score is their cosine, times the scale
+    soft_cap: float = 0.0  # c > 0: scores z become c tanh(z / c) before selection and softmax
     read_out: ReadOut = "mean"  # "tape": one query token per output is appended and read
     mask_padding: bool = True  # PAD is invisible as a key
     pool_padding: bool = False  # PAD enters the mean of the read-out
@@ -37,7 +39,7 @@ class ModelOptions:
             value = getattr(self, name)
             if value not in get_args(choices):
                 raise ValueError(f"{name} is {value!r}; {suggestion(value, get_args(choices))}")
-        for name in ("mask_padding", "pool_padding"):
+        for name in ("mask_padding", "pool_padding", "cosine_scores"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be True or False")
         if not isinstance(self.dropout, float | int) or not 0.0 <= self.dropout < 1.0:
@@ -45,6 +47,8 @@ class ModelOptions:
         scale = self.attention_scale
         if not isinstance(scale, float | int) or not 0.0 < scale < float("inf"):
             raise ValueError(f"attention_scale is {scale!r}; it must be a positive, finite number")
+        if not isinstance(self.soft_cap, float | int) or not 0.0 <= self.soft_cap < float("inf"):
+            raise ValueError(f"soft_cap is {self.soft_cap!r}; it must be a finite number of at least 0 (0: no cap)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from ..patterns.base import Pattern
 from ..randomness import Noise, absorb, dropout, key_of
 from ..reference import Problem
 from . import init
-from .block import EPS, FIRST_EPS, Block, Linear, Settings
+from .block import EPS, FIRST_EPS, Block, Linear, Settings, product
 from .config import ModelConfig
 from .positions import sinusoidal
 
@@ -41,7 +41,7 @@ def run_embedding(tokens: Tensor, table: Tensor, positions: Tensor, key: Tensor,
     _, ids, width = table.shape
     if ids <= ONE_HOT_UP_TO:
         one_hot = tokens.flatten(1)[..., None] == torch.arange(ids, device=tokens.device)  # (m, n, ids)
-        rows = torch.bmm(one_hot.to(table.dtype), table)  # (m, n, d)
+        rows = product(one_hot.to(table.dtype), table)  # (m, n, d)
     else:
         rows = table.gather(1, tokens.flatten(1)[..., None].expand(-1, -1, width))
     return dropout(rows.view(*tokens.shape, width) * width**0.5 + positions, dropout_p, key)
@@ -150,6 +150,7 @@ class Transformer(nn.Module):
             scale=1.0,
             dropout_p=self.config.dropout if training else 0.0,
             noise=Noise.none(like.device),
+            soft_cap=self.config.soft_cap,
         )
         return choose(problem, with_weights=False)
 

@@ -1,0 +1,82 @@
+"""Fused attention in Triton. Nothing here imports Triton before a kernel is used: ``cannot`` says why one is not."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+from ..patterns.full import Full
+from ..patterns.top_k import TopK
+from ..reference import Problem
+
+INSTALLED = find_spec("triton") is not None
+#: Triton's interpreter runs kernels on a CPU, slowly: for tests.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+#: A row of scores under top-k stays on chip as a whole.
+LONGEST_ROW = 1024
+WIDEST_HEAD = 128
+LARGEST_DROPOUT = 1 - 2**-20
+#: With fewer keys the plain path, compiled, is as fast.
+PAYS_FROM_KEYS = 64
+
+
+def pays(problem: Problem) -> bool:
+    """Is the kernel faster than plain PyTorch here? Not for exact float32 products: it has no tensor cores for them."""
+    long_enough = problem.k.shape[-2] >= PAYS_FROM_KEYS
+    return problem.q.device.type == "cuda" and long_enough and not exact_products(problem)
+
+
+def exact_products(problem: Problem) -> bool:
+    """Float32 inputs, and PyTorch's own products are not allowed to round them."""
+    return problem.q.dtype == torch.float32 and _highest_precision()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # a change of this setting makes the compiler trace anew
+def _highest_precision() -> bool:
+    return torch.get_float32_matmul_precision() == "highest"
+
+
+def cannot(problem: Problem, with_weights: bool) -> str | None:
+    """Why the fused kernel cannot serve, or None if it can."""
+    p = problem
+    if not INSTALLED:
+        return "Triton is not installed"
+    if p.q.device.type != "cuda" and not INTERPRETED:
+        return f"it needs a CUDA device, query is on {p.q.device}"
+    if with_weights:
+        return "it does not return weights"
+    if type(p.pattern) not in (Full, TopK) or (isinstance(p.pattern, TopK) and p.pattern.sinks):
+        return f"the pattern is {p.pattern.label}, and it knows full and top_k without sinks only"
+    if p.soft_cap:
+        return f"the scores are capped at {p.soft_cap:g}"
+    if p.q.dtype == torch.float64:
+        return "it has no float64"
+    if 0 in p.q.shape or 0 in p.k.shape or 0 in p.v.shape:
+        return "an axis has length 0"
+    if p.v.shape[-1] != p.q.shape[-1]:
+        return f"value has width {p.v.shape[-1]}, query {p.q.shape[-1]}"
+    if p.q.shape[-1] > WIDEST_HEAD:
+        return f"heads have width {p.q.shape[-1]}; it goes up to {WIDEST_HEAD}"
+    if any(x.shape[-2] * x.stride(-2) >= 2**31 for x in (p.q, p.k, p.v)):
+        return "a head's matrix spans more than 2^31 elements"
+    if isinstance(p.pattern, TopK) and p.pattern.k < p.k.shape[-2] > LONGEST_ROW:
+        return f"there are {p.k.shape[-2]} keys; under top_k it holds rows of at most {LONGEST_ROW}"
+    if p.dropout_p > LARGEST_DROPOUT:
+        return f"dropout_p is {p.dropout_p}; it goes up to {LARGEST_DROPOUT:.6f}"
+    return _cannot_mask_or_scale(p)
+
+
+def _cannot_mask_or_scale(p: Problem) -> str | None:
+    if p.mask is not None:
+        if p.mask.dtype != torch.bool:
+            return f"attn_mask is {p.mask.dtype}; it knows boolean masks over keys only"
+        if p.mask.ndim > 1 and p.mask.shape[-2] != 1:
+            return f"attn_mask has shape {tuple(p.mask.shape)}; it knows masks over keys, (..., 1, s), only"
+    if isinstance(p.scale, torch.Tensor):
+        if p.scale.requires_grad:
+            return "scale needs a gradient"
+        if any(size != 1 for size in p.scale.shape[-2:]):
+            return f"scale has shape {tuple(p.scale.shape)}; it must be one number for each head"
+    return None

@@ -1,0 +1,172 @@
+"""The backward kernels: weights are computed again from the scores and each row's log-sum-exp. No atomics.
+
+    dv = (D w)^T do       dp = D (do v^T)       ds = w (dp - delta)       dq = scale ds k       dk = scale ds^T q
+
+with w the weights, D the dropout factors (0 or 1 / (1 - p)) and delta = rowsum(do * out) = rowsum(w dp). Where the
+inputs are halves (see ``half.py``), ds is multiplied by ``shrink``, a power of two that keeps it in range.
+"""
+
+import triton
+import triton.language as tl
+
+from .tiles import LIFT, LOG2_E, UNLIFT, kept_bits, load_rows, mix, place, seen_keys, step_of, store_rows, survives
+
+
+@triton.jit(do_not_specialize=["offset", "limit"])
+def backward_queries(
+    q, k, v, out, d_out, lse, words, mask, noise, scales, q_units, k_units, v_units, d_out_units, dq, delta,
+    q_strides, k_strides, v_strides, d_out_strides, out_strides, mask_strides, dq_strides,
+    queries, keys, middle, heads, groups,
+    scale, offset, limit, factor, shrink,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHOSEN: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dq and delta: a program takes a block of queries through all keys."""
+    blocks = tl.cdiv(queries, BLOCK_M)
+    lead = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
+    q += place(q_strides, lead, middle, heads, 1)
+    k += place(k_strides, lead, middle, heads, groups)
+    v += place(v_strides, lead, middle, heads, groups)
+    out += place(out_strides, lead, middle, heads, 1)
+    d_out += place(d_out_strides, lead, middle, heads, 1)
+    mask += place(mask_strides, lead, middle, heads, 1)
+    words += lead.to(tl.int64) * queries * tl.cdiv(keys, 32)
+    if SCALED:
+        scale = tl.load(scales + lead)
+    lift = 0.0
+    result_scale = scale / shrink
+    if HALVED:
+        lift = LIFT
+        k_unit = tl.load(k_units + lead // groups)
+        d_unit = tl.load(d_out_units + lead) * tl.load(v_units + lead // groups)
+        result_scale = result_scale * k_unit * d_unit
+        scale = scale * tl.load(q_units + lead) * k_unit
+    row_keys = rows[:, None]
+    if DROPOUT:
+        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    at = lead.to(tl.int64) * queries + rows
+    row_lse = tl.load(lse + at, mask=rows < queries, other=float("inf"))
+    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+    d_out_tile = load_rows(d_out, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
+    out_tile = load_rows(out, rows, queries, out_strides[3], WIDTH, BLOCK_D)
+    row_delta = tl.sum(out_tile.to(tl.float32) * d_out_tile.to(tl.float32), 1)
+    if HALVED:
+        row_delta = row_delta / tl.load(v_units + lead // groups)  # in the units of d_weights
+        shrink = shrink * UNLIFT
+    row_delta = row_delta * shrink
+    tl.store(delta + at, row_delta, mask=rows < queries)
+    row_lse = row_lse - lift
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    end = keys
+    if CAUSAL:
+        end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
+    for start in range(0, end, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
+        v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
+        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
+        weights = tl.exp2(scores - row_lse[:, None])
+        if CHOSEN:  # the choice was made among the visible keys
+            seen = kept_bits(words, rows, queries, start, keys, True, BLOCK_N)
+        else:
+            seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
+            if CAUSAL:
+                seen = seen & (columns[None, :] <= rows[:, None] + offset)
+        weights = tl.where(seen, weights, 0.0)
+        d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION)  # (M, N)
+        d_weights = d_weights * (factor * shrink)
+        if DROPOUT:
+            d_weights = tl.where(survives(row_keys, columns[None, :], limit), d_weights, 0.0)
+        d_scores = weights * (d_weights - row_delta[:, None])
+        acc = tl.dot(d_scores.to(k_tile.dtype), k_tile, acc, input_precision=PRECISION)
+    dq += place(dq_strides, lead, middle, heads, 1)
+    store_rows(dq, rows, queries, dq_strides[3], acc * result_scale, WIDTH, BLOCK_D)
+
+
+@triton.jit(do_not_specialize=["offset", "limit"])
+def backward_keys(
+    q, k, v, d_out, lse, delta, words, mask, noise, scales, q_units, k_units, v_units, d_out_units, dk, dv,
+    q_strides, k_strides, v_strides, d_out_strides, mask_strides, dk_strides, dv_strides,
+    queries, keys, middle, heads, groups,
+    scale, offset, limit, factor, shrink,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHOSEN: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dk and dv: a program takes a block of keys through all queries of the ``groups`` heads that share them.
+
+    All tiles are transposed, (N, M), so that the sums over queries are plain products.
+    """
+    blocks = tl.cdiv(keys, BLOCK_N)
+    shared = tl.program_id(0) // blocks  # counts (n0, n1, key head)
+    first = tl.program_id(0) % blocks * BLOCK_N
+    columns = first + tl.arange(0, BLOCK_N)
+    k += place(k_strides, shared, middle, heads // groups, 1)
+    v += place(v_strides, shared, middle, heads // groups, 1)
+    k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
+    v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
+    dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    begin = 0
+    if CAUSAL:  # the first query that sees any of these keys
+        begin = tl.maximum(first - offset, 0) // BLOCK_M * BLOCK_M
+    for group in range(groups):
+        lead = shared * groups + group
+        q_head = q + place(q_strides, lead, middle, heads, 1)
+        d_out_head = d_out + place(d_out_strides, lead, middle, heads, 1)
+        mask_head = mask + place(mask_strides, lead, middle, heads, 1)
+        words_head = words + lead.to(tl.int64) * queries * tl.cdiv(keys, 32)
+        head_scale = scale
+        if SCALED:
+            head_scale = tl.load(scales + lead)
+        dk_scale = head_scale / shrink
+        dv_scale = factor
+        step = shrink
+        if HALVED:
+            d_unit = tl.load(d_out_units + lead)
+            dv_scale = dv_scale * d_unit * UNLIFT
+            dk_scale = dk_scale * tl.load(q_units + lead) * d_unit * tl.load(v_units + shared)
+            head_scale = head_scale * tl.load(q_units + lead) * tl.load(k_units + shared)
+            step = step * UNLIFT
+        key = lead
+        if DROPOUT:
+            key = tl.load(noise + lead).to(tl.uint32, bitcast=True)
+        seen_column = seen_keys(columns, keys, mask_head, mask_strides[3], MASKED)[:, None]
+        dk_head = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+        dv_head = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+        for start in range(begin, queries, BLOCK_M):
+            rows = start + tl.arange(0, BLOCK_M)
+            at = lead.to(tl.int64) * queries + rows
+            row_lse = tl.load(lse + at, mask=rows < queries, other=float("inf"))
+            if HALVED:
+                row_lse = row_lse - LIFT
+            row_delta = tl.load(delta + at, mask=rows < queries, other=0.0)
+            q_tile = load_rows(q_head, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+            d_out_tile = load_rows(d_out_head, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
+            scores = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION) * (head_scale * LOG2_E)  # (N, M)
+            weights = tl.exp2(scores - row_lse[None, :])
+            if CHOSEN:
+                seen = kept_bits(words_head, rows, queries, first, keys, False, BLOCK_N)
+            else:
+                seen = seen_column
+                if CAUSAL:
+                    seen = seen & (columns[:, None] <= rows[None, :] + offset)
+            weights = tl.where(seen, weights, 0.0)
+            d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION) * (factor * step)  # (N, M)
+            dropped = weights
+            if DROPOUT:
+                spared = survives(mix(key + step_of(rows + offset))[None, :], columns[:, None], limit)
+                dropped = tl.where(spared, weights, 0.0)
+                d_weights = tl.where(spared, d_weights, 0.0)
+            dv_head = tl.dot(dropped.to(d_out_tile.dtype), d_out_tile, dv_head, input_precision=PRECISION)
+            d_scores = weights * (d_weights - row_delta[None, :])
+            dk_head = tl.dot(d_scores.to(q_tile.dtype), q_tile, dk_head, input_precision=PRECISION)
+        dk_acc += dk_head * dk_scale
+        dv_acc += dv_head * dv_scale
+    dk += place(dk_strides, shared, middle, heads // groups, 1)
+    dv += place(dv_strides, shared, middle, heads // groups, 1)
+    store_rows(dk, columns, keys, dk_strides[3], dk_acc, WIDTH, BLOCK_D)
+    store_rows(dv, columns, keys, dv_strides[3], dv_acc, WIDTH, BLOCK_D)

@@ -1,0 +1,152 @@
+"""The forward kernels: a program takes a block of queries of one head against all keys.
+
+    scores = scale * q k^T       weights = softmax over the kept keys       out = dropout(weights) v
+
+Beside the output they leave the base-2 logarithm of each row's sum of exponentials (+inf where a row sees nothing, so
+that every weight computed from it is 0) and, under top-k, one bit per score: kept or not.
+"""
+
+import triton
+import triton.language as tl
+
+from .tiles import LIFT, LOG2_E, choose, load_rows, mix, place, seen_keys, step_of, store_rows, survives
+
+
+@triton.jit
+def finish(
+    acc, total, peak, out, lse, rows, queries, row_stride, factor,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Divides by the sum of the exponentials and writes the block. ``peak`` is in base 2."""
+    empty = total == 0.0
+    share = factor / tl.where(empty, 1.0, total)
+    store_rows(out, rows, queries, row_stride, acc * share[:, None], WIDTH, BLOCK_D)
+    tl.store(
+        lse + rows, tl.where(empty, float("inf"), peak + tl.log2(tl.where(empty, 1.0, total))), mask=rows < queries
+    )
+
+
+@triton.jit(do_not_specialize=["offset", "limit"])
+def full_forward(
+    q, k, v, out, lse, mask, noise, scales, q_units, k_units, v_units,
+    q_strides, k_strides, v_strides, out_strides, mask_strides,
+    queries, keys, middle, heads, groups,
+    scale, offset, limit, factor,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """All visible keys, with a running softmax over tiles of keys."""
+    blocks = tl.cdiv(queries, BLOCK_M)
+    lead = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
+    q += place(q_strides, lead, middle, heads, 1)
+    k += place(k_strides, lead, middle, heads, groups)
+    v += place(v_strides, lead, middle, heads, groups)
+    mask += place(mask_strides, lead, middle, heads, 1)
+    if SCALED:
+        scale = tl.load(scales + lead)
+    lift = 0.0
+    if HALVED:
+        lift = LIFT
+        scale = scale * tl.load(q_units + lead) * tl.load(k_units + lead // groups)
+        factor = factor * tl.load(v_units + lead // groups)
+    row_keys = rows[:, None]
+    if DROPOUT:
+        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    peak = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    end = keys
+    if CAUSAL:
+        end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
+    for start in range(0, end, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
+        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
+        seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
+        if CAUSAL:
+            seen = seen & (columns[None, :] <= rows[:, None] + offset)
+        scores = tl.where(seen, scores, -float("inf"))
+        higher = tl.maximum(peak, tl.max(scores, 1))
+        anchor = tl.where(higher == -float("inf"), 0.0, higher) - lift  # a row that has seen nothing yet
+        weights = tl.exp2(scores - anchor[:, None])
+        shrink = tl.exp2(peak - lift - anchor)
+        total = total * shrink + tl.sum(weights, 1)
+        if DROPOUT:
+            weights = tl.where(survives(row_keys, columns[None, :], limit), weights, 0.0)
+        v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
+        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION)
+        peak = higher
+    out += place(out_strides, lead, middle, heads, 1)
+    lse += lead.to(tl.int64) * queries
+    finish(acc, total, peak - lift, out, lse, rows, queries, out_strides[3], factor, WIDTH, BLOCK_D)
+
+
+@triton.jit(do_not_specialize=["offset", "limit"])
+def top_k_forward(
+    q, k, v, out, lse, words, mask, noise, scales, q_units, k_units, v_units,
+    q_strides, k_strides, v_strides, out_strides, mask_strides,
+    queries, keys, middle, heads, groups, words_per_row,
+    scale, offset, limit, factor,
+    K: tl.constexpr, TILES: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The K visible keys of largest score, ties to the lowest index. All TILES tiles of a row stay in registers."""
+    blocks = tl.cdiv(queries, BLOCK_M)
+    lead = tl.program_id(0) // blocks
+    rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    q += place(q_strides, lead, middle, heads, 1)
+    k += place(k_strides, lead, middle, heads, groups)
+    v += place(v_strides, lead, middle, heads, groups)
+    mask += place(mask_strides, lead, middle, heads, 1)
+    if SCALED:
+        scale = tl.load(scales + lead)
+    lift = 0.0
+    if HALVED:
+        lift = LIFT
+        scale = scale * tl.load(q_units + lead) * tl.load(k_units + lead // groups)
+        factor = factor * tl.load(v_units + lead // groups)
+    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+    row = ()
+    for i in tl.static_range(TILES):
+        columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
+        k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
+        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * scale  # (M, N)
+        seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
+        if CAUSAL:
+            seen = seen & (columns[None, :] <= rows[:, None] + offset)
+        row = row + (tl.where(seen, scores, -float("inf")),)  # noqa: RUF005 (Triton has no starred expressions)
+    best = row[0]
+    for i in tl.static_range(1, TILES):
+        best = tl.maximum(best, row[i])
+    peak = tl.max(best, 1)
+    lowest, last = choose(row, peak, K, TILES, BLOCK_M, BLOCK_N)
+    peak = tl.where(peak == -float("inf"), 0.0, peak * LOG2_E) - lift
+    row_keys = rows[:, None]
+    if DROPOUT:
+        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    words += lead.to(tl.int64) * queries * words_per_row
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    for i in tl.static_range(TILES):
+        columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
+        tied = (row[i] == lowest[:, None]) & (columns[None, :] <= last[:, None])
+        kept = ((row[i] > lowest[:, None]) | tied) & (row[i] > -float("inf"))
+        bits = tl.reshape(kept.to(tl.int32), (BLOCK_M, BLOCK_N // 32, 32)) << tl.arange(0, 32)[None, None, :]
+        word = i * (BLOCK_N // 32) + tl.arange(0, BLOCK_N // 32)
+        inside = (rows[:, None] < queries) & (word[None, :] < words_per_row)
+        tl.store(words + word[None, :] * queries + rows[:, None], tl.sum(bits, 2), mask=inside)
+        weights = tl.where(kept, tl.exp2(row[i] * LOG2_E - peak[:, None]), 0.0)
+        total += tl.sum(weights, 1)
+        if DROPOUT:
+            weights = tl.where(survives(row_keys, columns[None, :], limit), weights, 0.0)
+        v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
+        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
+    out += place(out_strides, lead, middle, heads, 1)
+    lse += lead.to(tl.int64) * queries
+    finish(acc, total, peak, out, lse, rows, queries, out_strides[3], factor, WIDTH, BLOCK_D)

@@ -1,0 +1,238 @@
+"""From tensors to kernel launches: strides, tile sizes and flags.
+
+Here q is (n0, n1, h, t, d), k and v (n0, n1, h or fewer, s, d), with any strides but contiguous rows. Results are
+written as (n0, n1, t, h, d), which is what a model's next matrix product wants.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from .backward import backward_keys, backward_queries
+from .forward import full_forward, top_k_forward
+from .half import to_half
+from .top_few import top_few_forward
+
+#: Keys a word of kept bits holds.
+BITS = 32
+#: Up to this many kept keys the scores of a row need not stay on chip.
+FEW = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """A call's options. ``noise`` and ``scales`` have an entry per (n0, n1, h); ``budget`` 0 means all keys."""
+
+    mask: Tensor | None  # bool (n0, n1, h, s)
+    noise: Tensor | None
+    scales: Tensor | None
+    budget: int
+    causal: bool
+    offset: int
+    scale: float
+    dropout_p: float
+    exact: bool  # float32 products in full precision
+
+    def flags(self, x: Inputs) -> dict[str, Any]:
+        width = x.q.shape[4]
+        return {
+            "WIDTH": width,
+            "BLOCK_D": max(16, triton.next_power_of_2(width)),
+            "CAUSAL": self.causal,
+            "MASKED": self.mask is not None,
+            "DROPOUT": self.dropout_p > 0,
+            "SCALED": self.scales is not None,
+            "HALVED": x.halved,
+            "PRECISION": "ieee" if self.exact else "tf32",
+        }
+
+    def side_inputs(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """mask, noise, scales; ``q`` stands in for those that are absent, and is not read."""
+        mask = q if self.mask is None else self.mask.view(torch.uint8)
+        return mask, q if self.noise is None else self.noise, q if self.scales is None else self.scales
+
+    @property
+    def mask_strides(self) -> tuple[int, ...]:
+        return (0, 0, 0, 0) if self.mask is None else self.mask.stride()
+
+    def numbers(self) -> tuple[float, int, int, float]:
+        """scale, offset, and as in ``randomness.dropout_factor`` the limit and the factor."""
+        limit = round(self.dropout_p * 2**32) - 2**31
+        return self.scale, self.offset, limit, 1.0 / (1.0 - self.dropout_p)
+
+    def shrink(self, x: Inputs) -> float:
+        """Keeps the gradient of the scores within float16, whatever the inputs.
+
+        Entries of halves are below 2^15, so |ds| < 2 * width * 2^30 / (1 - p), and that times the result is < 2^15.
+        """
+        return 2.0 ** -(16 + math.ceil(math.log2(x.q.shape[4] / (1.0 - self.dropout_p)))) if x.halved else 1.0
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The shape of a kernel's tiles and how it is scheduled."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+
+    def schedule(self) -> dict[str, int]:
+        return {"BLOCK_M": self.m, "BLOCK_N": self.n, "num_warps": self.warps, "num_stages": self.stages}
+
+
+#: What was fastest on an H200, with tensor cores.
+TILES = {
+    "full_forward": Tile(64, 64, 4, 3),
+    "top_few_forward": Tile(64, 32, 4, 3),
+    "top_k_forward": Tile(16, 128, 4, 1),
+    "backward_queries": Tile(64, 32, 4, 3),
+    "backward_keys": Tile(32, 64, 4, 2),
+}
+#: The same for float32 products in full precision, which tensor cores do not have.
+EXACT_TILES = {
+    "full_forward": Tile(32, 32, 4, 1),
+    "top_few_forward": Tile(32, 32, 4, 1),
+    "top_k_forward": Tile(16, 64, 4, 1),
+    "backward_queries": Tile(32, 32, 4, 1),
+    "backward_keys": Tile(32, 32, 4, 1),
+}
+
+
+def tile(kernel: str, queries: int, keys: int, exact: bool) -> Tile:
+    """The kernel's tile, cut to the size of the problem."""
+    chosen = (EXACT_TILES if exact else TILES)[kernel]
+    narrowest = BITS if kernel.startswith("top") else 16
+    return Tile(
+        min(chosen.m, max(16, triton.next_power_of_2(queries))),
+        min(chosen.n, max(narrowest, triton.next_power_of_2(keys))),
+        chosen.warps,
+        chosen.stages,
+    )
+
+
+def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
+    """queries, keys, n1, heads, query heads per key head."""
+    return q.shape[3], k.shape[3], q.shape[1], q.shape[2], q.shape[2] // k.shape[2]
+
+
+def words_per_row(keys: int) -> int:
+    return -(-keys // BITS)
+
+
+def rows_contiguous(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Float32 x (n0, n1, h, t, d) as float16, contiguous, and the unit of each (n0, n1, h)."""
+    x = rows_contiguous(x)
+    half, units = x.new_empty(x.shape, dtype=torch.float16), x.new_empty(x.shape[:3])
+    flags = {
+        "WIDTH": x.shape[4],
+        "BLOCK_D": max(16, triton.next_power_of_2(x.shape[4])),
+        "BLOCK_M": 128,
+        "num_warps": 8,
+    }
+    to_half[(x.shape[:3].numel(),)](x, half, units, x.stride()[:4], x.shape[3], x.shape[1], x.shape[2], **flags)
+    return half, units
+
+
+class Inputs(NamedTuple):
+    """What the kernels multiply: the caller's tensors, or halves of them with their units."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_units: Tensor
+    k_units: Tensor
+    v_units: Tensor
+
+    @property
+    def halved(self) -> bool:
+        return self.q_units.numel() > 0
+
+
+def is_halved(q: Tensor, exact: bool) -> bool:
+    return q.dtype == torch.float32 and not exact
+
+
+def prepare(q: Tensor, k: Tensor, v: Tensor, exact: bool) -> Inputs:
+    if not is_halved(q, exact):
+        none = q.new_empty(0)
+        return Inputs(rows_contiguous(q), rows_contiguous(k), rows_contiguous(v), none, none, none)
+    (q, q_units), (k, k_units), (v, v_units) = halves(q), halves(k), halves(v)
+    return Inputs(q, k, v, q_units, k_units, v_units)
+
+
+def empty_results(q: Tensor, k: Tensor, dtype: torch.dtype, budget: int) -> tuple[Tensor, Tensor, Tensor]:
+    """out (n0, n1, t, h, d), log-sum-exp (n0, n1, h, t), kept bits (n0, n1, h, words, t; none for full attention)."""
+    n0, n1, h, t, d = q.shape
+    words = words_per_row(k.shape[3]) if budget else 0
+    return (
+        q.new_empty(n0, n1, t, h, d, dtype=dtype),
+        q.new_empty(n0, n1, h, t, dtype=torch.float32),
+        q.new_empty(n0, n1, h, words, t, dtype=torch.int32),
+    )
+
+
+def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Tensor, Tensor]:
+    """Output in ``dtype``, log-sum-exp and kept bits, as ``empty_results`` has them."""
+    q, k, v, *units = x
+    out, lse, words = empty_results(q, k, dtype, options.budget)
+    into = out.transpose(2, 3)  # (n0, n1, h, t, d)
+    sides = (*options.side_inputs(q), *units)
+    strides = (q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4], options.mask_strides)
+    flags, counts = options.flags(x), sizes(q, k)
+    queries, keys = counts[:2]
+    few = 0 < options.budget <= FEW
+    name = "top_few_forward" if few else "top_k_forward" if options.budget else "full_forward"
+    shape = tile(name, queries, keys, options.exact)
+    grid = (triton.cdiv(queries, shape.m) * q.shape[:3].numel(),)
+    if few:
+        top_few_forward[grid](
+            q, k, v, into, lse, words, *sides, *strides, *counts, *options.numbers(),
+            K=options.budget, **flags, **shape.schedule(),
+        )  # fmt: skip
+    elif options.budget:
+        top_k_forward[grid](
+            q, k, v, into, lse, words, *sides, *strides, *counts, words.shape[3], *options.numbers(),
+            K=options.budget, TILES=triton.cdiv(keys, shape.n), **flags, **shape.schedule(),
+        )  # fmt: skip
+    else:
+        full_forward[grid](
+            q, k, v, into, lse, *sides, *strides, *counts, *options.numbers(), **flags, **shape.schedule()
+        )
+    return out, lse, words
+
+
+def backward(
+    d_out: Tensor, x: Inputs, out: Tensor, lse: Tensor, words: Tensor, options: Options,
+    dq: Tensor, dk: Tensor, dv: Tensor,
+) -> None:  # fmt: skip
+    """Fills dq, dk and dv, which have the shapes of q, k and v and contiguous rows."""
+    q, k, v, *units = x
+    out, d_out = out.transpose(2, 3), d_out.transpose(2, 3)  # (n0, n1, h, t, d)
+    d_out, d_out_units = halves(d_out) if x.halved else (rows_contiguous(d_out), x.q_units)
+    delta = torch.empty_like(lse)
+    sides = (words, *options.side_inputs(q), *units, d_out_units)
+    flags, counts = options.flags(x) | {"CHOSEN": options.budget > 0}, sizes(q, k)
+    queries, keys = counts[:2]
+    strides = [y.stride()[:4] for y in (q, k, v, d_out)]
+    numbers = (*counts, *options.numbers(), options.shrink(x))
+    shape = tile("backward_queries", queries, keys, options.exact)
+    backward_queries[(triton.cdiv(queries, shape.m) * q.shape[:3].numel(),)](
+        q, k, v, out, d_out, lse, *sides, dq, delta, *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
+        *numbers, **flags, **shape.schedule(),
+    )  # fmt: skip
+    shape = tile("backward_keys", queries, keys, options.exact)
+    backward_keys[(triton.cdiv(keys, shape.n) * k.shape[:3].numel(),)](
+        q, k, v, d_out, lse, delta, *sides, dk, dv, *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
+        *numbers, **flags, **shape.schedule(),
+    )  # fmt: skip

@@ -1,0 +1,195 @@
+"""Fused attention as PyTorch operators, for eager code, ``torch.compile`` and CUDA graphs.
+
+Two forms of the same: q, k and v apart, or side by side in one tensor as a fused projection leaves them. The second
+reads them and writes their gradients where they lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..patterns.top_k import TopK
+from ..randomness import spread
+from ..reference import Problem
+from . import exact_products, launch
+from .launch import Options
+
+
+def attend(problem: Problem) -> Tensor:
+    """Output (..., h, t, d) of a problem that ``kernels.cannot`` lets through. Its memory is (..., t, h, d)."""
+    lead = tuple(problem.q.shape[:-2])
+    options = _options(problem, lead)
+    if problem.packed is not None:
+        out = torch.ops.semfocus.attend_packed(problem.packed, *options)[0]
+    else:
+        q, k, v = (_five_axes(x) for x in (problem.q, problem.k, problem.v))
+        out = torch.ops.semfocus.attend(q, k, v, *options)[0]
+    result: Tensor = out.transpose(2, 3)  # (n0, n1, h, t, d)
+    # Not reshape(): compiled, its gradient would be a view of whatever memory the caller's gradient has.
+    for _ in range(5 - problem.q.ndim):
+        result = result.squeeze(0)
+    return result if problem.q.ndim <= 5 else torch.unflatten(result, 0, problem.q.shape[: problem.q.ndim - 4])
+
+
+def _five_axes(x: Tensor) -> Tensor:
+    """(..., h, t, d) -> (n0, n1, h, t, d)."""
+    return x[(None,) * (5 - x.ndim)] if x.ndim <= 5 else x.flatten(0, x.ndim - 5)
+
+
+def _options(p: Problem, lead: tuple[int, ...]) -> tuple[Any, ...]:
+    """What the operators take beside the tensors, in the order of ``Options``."""
+    keys = p.k.shape[-2]
+    mask = None if p.mask is None else _five_axes(p.mask.expand(*lead, 1, keys)).squeeze(3)  # (n0, n1, h, s)
+    noise = spread(p.noise.fresh, lead).flatten().contiguous() if p.dropout_p > 0 else None
+    scales = None
+    if isinstance(p.scale, Tensor):  # flatten() alone may be a view without strides
+        scales = p.scale.float().expand(*lead, 1, 1).flatten().contiguous()
+    k = p.pattern.k if isinstance(p.pattern, TopK) else 0
+    scale = 1.0 if isinstance(p.scale, Tensor) else float(p.scale)
+    exact = exact_products(p)
+    return mask, noise, scales, k if k < keys else 0, p.is_causal, p.query_offset, scale, p.dropout_p, exact
+
+
+def _apart(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(m, b, t, 3, h, d) -> three of (m, b, h, t, d), without copies."""
+    q, k, v = qkv.permute(3, 0, 1, 4, 2, 5).unbind(0)
+    return q, k, v
+
+
+# --- q, k and v apart ---
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Results:
+    """out, log-sum-exp, kept bits, and halves of q, k, v with their units (empty if there is no need for them)."""
+    inputs = launch.prepare(q, k, v, options.exact)
+    results = launch.forward(inputs, q.dtype, options)
+    return (*results, *(inputs if inputs.halved else _nothing(q)))
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, budget: int, exact: bool) -> Results:
+    results = launch.empty_results(q, k, q.dtype, budget)
+    if not launch.is_halved(q, exact):
+        return (*results, *_nothing(q))
+    a, b, c = (x.new_empty(x.shape, dtype=torch.float16) for x in (q, k, v))
+    return (*results, a, b, c, q.new_empty(q.shape[:3]), k.new_empty(k.shape[:3]), v.new_empty(v.shape[:3]))
+
+
+def _nothing(x: Tensor) -> launch.Inputs:
+    """Six tensors without elements; operators may not return the same one twice."""
+    return launch.Inputs(*(x.new_empty(0) for _ in range(6)))
+
+
+@torch.library.custom_op("semfocus::attend", mutates_args=())
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int,
+    causal: bool, offset: int, scale: float, dropout_p: float, exact: bool,
+) -> Results:  # fmt: skip
+    return _forward(q, k, v, Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact))
+
+
+@_attend.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Results:
+    return _fake(q, k, v, options[3], options[-1])
+
+
+@torch.library.custom_op("semfocus::attend_backward", mutates_args=())
+def _attend_backward(
+    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, q_units: Tensor,
+    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int,
+    causal: bool, offset: int, scale: float, dropout_p: float, exact: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dq, dk, dv = (x.new_empty(x.shape, dtype=out.dtype) for x in (q, k, v))
+    options = Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact)
+    launch.backward(d_out, launch.Inputs(q, k, v, q_units, k_units, v_units), out, lse, words, options, dq, dk, dv)
+    return dq, dk, dv
+
+
+@_attend_backward.register_fake
+def _(
+    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dv = (x.new_empty(x.shape, dtype=out.dtype) for x in (q, k, v))
+    return dq, dk, dv
+
+
+# --- q, k and v in one tensor ---
+
+
+@torch.library.custom_op("semfocus::attend_packed", mutates_args=())
+def _attend_packed(
+    qkv: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int, causal: bool,
+    offset: int, scale: float, dropout_p: float, exact: bool,
+) -> Results:  # fmt: skip
+    return _forward(*_apart(qkv), Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact))
+
+
+@_attend_packed.register_fake
+def _(qkv: Tensor, *options: Any) -> Results:
+    return _fake(*_apart(qkv), options[3], options[-1])
+
+
+@torch.library.custom_op("semfocus::attend_packed_backward", mutates_args=())
+def _attend_packed_backward(
+    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, q_units: Tensor,
+    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int,
+    causal: bool, offset: int, scale: float, dropout_p: float, exact: bool,
+) -> Tensor:  # fmt: skip
+    m, b, h, t, d = q.shape
+    gradient = out.new_empty(m, b, t, 3, h, d)
+    options = Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact)
+    inputs = launch.Inputs(q, k, v, q_units, k_units, v_units)
+    launch.backward(d_out, inputs, out, lse, words, options, *_apart(gradient))
+    return gradient
+
+
+@_attend_packed_backward.register_fake
+def _(d_out: Tensor, out: Tensor, *rest: Any) -> Tensor:
+    m, b, t, h, d = out.shape
+    return out.new_empty(m, b, t, 3, h, d)
+
+
+# --- autograd ---
+
+
+def _remember(ctx: Any, results: Results, inputs: tuple[Tensor, ...], options: tuple[Any, ...]) -> None:
+    """Halves, where there are any, stand for the inputs."""
+    halved = results[6].numel() > 0
+    ctx.save_for_backward(*results[:3], *(results[3:6] if halved else inputs), *results[6:], *options[:3])
+    ctx.packed_inputs, ctx.options = not halved and len(inputs) == 1, options[3:]
+    ctx.set_materialize_grads(False)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+    _remember(ctx, output, inputs[:3], inputs[3:])
+
+
+def _setup_packed(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
+    _remember(ctx, output, inputs[:1], inputs[1:])
+
+
+def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
+    gradients = torch.ops.semfocus.attend_backward(d_out, *ctx.saved_tensors, *ctx.options)
+    return (*gradients, *[None] * 9)
+
+
+def _differentiate_packed(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
+    saved = ctx.saved_tensors
+    if ctx.packed_inputs:
+        saved = (*saved[:3], *_apart(saved[3]), *saved[4:])
+    gradient = torch.ops.semfocus.attend_packed_backward(d_out, *saved, *ctx.options)
+    return (gradient, *[None] * 9)
+
+
+def _no_second(ctx: Any, *gradients: Tensor) -> None:
+    raise NotImplementedError("the fused kernel has no second derivative; use implementation='reference'")
+
+
+_attend.register_autograd(_differentiate, setup_context=_setup)
+_attend_packed.register_autograd(_differentiate_packed, setup_context=_setup_packed)
+_attend_backward.register_autograd(_no_second)
+_attend_packed_backward.register_autograd(_no_second)

@@ -1,0 +1,182 @@
+"""What the kernels share: who sees whom, the reference's dropout bits, and the choice of the k best keys of a row.
+
+Letters: M queries and N keys of a tile; a row of scores under top-k is a tuple of tiles (M, N) side by side.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+GOLDEN = tl.constexpr(0x9E3779B9)
+OFFSET = tl.constexpr(0x3C6EF372)
+FIRST_MULTIPLIER = tl.constexpr(0x7FEB352D)
+SECOND_MULTIPLIER = tl.constexpr(0x846CA68B)
+# The sortable integer image of a float: the bits, with all but the sign flipped where it is negative.
+IMAGE_OF_MINUS_INFINITY = tl.constexpr(-2139095041)
+IMAGE_OF_INFINITY = tl.constexpr(2139095040)
+MAGNITUDE = tl.constexpr(0x7FFFFFFF)
+#: The smallest finite number.
+LEAST = tl.constexpr(-3.4028234663852886e38)
+#: Weights in half precision are computed 2^LIFT times too large: smaller ones keep their digits.
+LIFT = tl.constexpr(15.0)
+UNLIFT = tl.constexpr(2.0**-15)
+#: Up to this many keys, taking the best remaining one is cheaper than bisection.
+REMOVALS_UP_TO = tl.constexpr(16)
+
+
+@triton.jit
+def place(strides, lead, middle, heads, groups):
+    """Where the matrix of the ``lead``-th (n0, n1, head) begins; ``groups`` query heads share a head."""
+    head = lead % heads // groups
+    return (
+        (lead // (heads * middle)).to(tl.int64) * strides[0]
+        + (lead // heads % middle).to(tl.int64) * strides[1]
+        + head.to(tl.int64) * strides[2]
+    )
+
+
+@triton.jit
+def load_rows(start, rows, count, stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
+    """(rows, BLOCK_D) of a matrix with contiguous rows; zeros beyond its ends."""
+    columns = tl.arange(0, BLOCK_D)
+    pointers = start + rows[:, None] * stride + columns[None, :]
+    inside = rows[:, None] < count
+    if WIDTH < BLOCK_D:
+        inside = inside & (columns[None, :] < WIDTH)
+    return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(start, rows, count, stride, values, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
+    columns = tl.arange(0, BLOCK_D)
+    inside = (rows[:, None] < count) & (columns[None, :] < WIDTH)
+    tl.store(start + rows[:, None] * stride + columns[None, :], values.to(start.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def seen_keys(columns, keys, mask, mask_stride, MASKED: tl.constexpr):
+    """bool (N,): keys that exist and that the mask lets through."""
+    seen = columns < keys
+    if MASKED:
+        seen = seen & (tl.load(mask + columns.to(tl.int64) * mask_stride, mask=seen, other=0) != 0)
+    return seen
+
+
+@triton.jit
+def mix(h):
+    """``randomness.mix`` on uint32."""
+    h = (h ^ (h >> 16)) * FIRST_MULTIPLIER
+    h = (h ^ (h >> 15)) * SECOND_MULTIPLIER
+    return h ^ (h >> 16)
+
+
+@triton.jit
+def step_of(index):
+    """What absorbing an index adds to a key."""
+    return (index.to(tl.uint32) ^ OFFSET) * GOLDEN
+
+
+@triton.jit
+def survives(row_keys, columns, limit):
+    """bool: which weights dropout spares; ``row_keys`` and ``columns`` broadcast to the tile."""
+    return mix(row_keys + step_of(columns)).to(tl.int32, bitcast=True) >= limit
+
+
+@triton.jit
+def kept_bits(words, rows, count, first, keys, ROWS_DOWN: tl.constexpr, BLOCK_N: tl.constexpr):
+    """bool (M, N), or (N, M) unless ``ROWS_DOWN``: the forward's choice for the keys from ``first`` on.
+
+    ``words`` is (words of 32 keys, queries).
+    """
+    columns = tl.arange(0, BLOCK_N)
+    columns = columns[None, :] if ROWS_DOWN else columns[:, None]
+    bits = tl.zeros((1, 1), tl.int32)
+    for i in tl.static_range((BLOCK_N + 31) // 32):
+        word = (first >> 5) + i
+        inside = (rows < count) & (word * 32 + 0 * rows < keys)  # both sides are blocks: some versions insist
+        loaded = tl.load(words + word * count + rows, mask=inside, other=0)
+        loaded = loaded[:, None] if ROWS_DOWN else loaded[None, :]
+        bits = tl.where(columns >= 32 * i, loaded, bits)
+    return ((bits >> ((first + columns) & 31)) & 1) != 0
+
+
+# --- the k best keys of a row ---
+
+
+@triton.jit
+def largest_below(scores, limit, TILES: tl.constexpr):
+    """(M,): the largest score of each row that is smaller than ``limit``; -inf if there is none."""
+    best = tl.where(scores[0] < limit[:, None], scores[0], -float("inf"))
+    for i in tl.static_range(1, TILES):
+        best = tl.maximum(best, tl.where(scores[i] < limit[:, None], scores[i], -float("inf")))
+    return tl.max(best, 1)
+
+
+@triton.jit
+def count_from(scores, limit, TILES: tl.constexpr):
+    """(M,): how many scores of each row are at least ``limit``, among those that are not -inf."""
+    count = ((scores[0] >= limit[:, None]) & (scores[0] > -float("inf"))).to(tl.int32)
+    for i in tl.static_range(1, TILES):
+        count += ((scores[i] >= limit[:, None]) & (scores[i] > -float("inf"))).to(tl.int32)
+    return tl.sum(count, 1)
+
+
+@triton.jit
+def count_ties(scores, limit, last, TILES: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(M,): how many scores of each row equal ``limit``, up to the column ``last``."""
+    columns = tl.arange(0, BLOCK_N)[None, :]
+    count = ((scores[0] == limit[:, None]) & (columns <= last[:, None])).to(tl.int32)
+    for i in tl.static_range(1, TILES):
+        count += ((scores[i] == limit[:, None]) & (columns + i * BLOCK_N <= last[:, None])).to(tl.int32)
+    return tl.sum(count, 1)
+
+
+@triton.jit
+def bisect_score(scores, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(M,): the k-th largest score of each row, ties counted; -inf if the row has fewer."""
+    low = tl.full((BLOCK_M,), IMAGE_OF_MINUS_INFINITY, tl.int32)
+    high = tl.full((BLOCK_M,), IMAGE_OF_INFINITY, tl.int32)
+    for _ in range(32):
+        middle = (low & high) + ((low ^ high) >> 1)  # their mean, without overflow
+        limit = (middle ^ ((middle >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+        enough = count_from(scores, limit, TILES) >= k
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return (low ^ ((low >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def bisect_column(scores, limit, room, TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(M,): the first column up to which each row holds ``room`` scores equal to ``limit``."""
+    low = tl.full((BLOCK_M,), -1, tl.int32)
+    high = tl.full((BLOCK_M,), TILES * BLOCK_N - 1, tl.int32)
+    for _ in range(11):  # rows have at most 1,024 columns
+        middle = (low + high) >> 1
+        enough = count_ties(scores, limit, middle, TILES, BLOCK_N) >= room
+        high = tl.where(enough, middle, high)
+        low = tl.where(enough, low, middle)
+    return high
+
+
+@triton.jit
+def choose(scores, best, K: tl.constexpr, TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The k best keys: those above the first result, and those equal to it up to the column of the second.
+
+    ``best`` (M,) is each row's largest score. Invisible keys have score -inf and are never chosen.
+    """
+    limit = best
+    if K <= REMOVALS_UP_TO:
+        for _ in range(1, K):
+            limit = largest_below(scores, limit, TILES)  # the k-th largest different score
+    else:
+        limit = bisect_score(scores, K, TILES, BLOCK_M)
+    last = tl.full((BLOCK_M,), TILES * BLOCK_N, tl.int32)
+    surplus = count_from(scores, limit, TILES) - K
+    if tl.max(surplus, 0) > 0:  # somewhere two scores are equal
+        if K <= REMOVALS_UP_TO:
+            limit = bisect_score(scores, K, TILES, BLOCK_M)
+            surplus = count_from(scores, limit, TILES) - K
+        ties = count_ties(scores, limit, last, TILES, BLOCK_N)
+        cut = bisect_column(scores, limit, ties - surplus, TILES, BLOCK_M, BLOCK_N)
+        last = tl.where(surplus > 0, cut, last)
+    return limit, last

@@ -1,0 +1,199 @@
+"""Top-k for small k: the keys pass by twice in tiles, and only the k best scores of each column slot are remembered.
+
+First pass: slot c of a row sees the keys c, c + N, c + 2 N, ... and keeps its K best in order, by maxima and minima
+alone. The K-th best of the row is among them. Second pass: scores again, those from that threshold on are kept and
+counted. K of them are the K best, whatever rounding did. Another number means equal scores: then the threshold and the
+last column that is kept at it are found by bisection, and the pass is repeated.
+"""
+
+import triton
+import triton.language as tl
+
+from .forward import finish
+from .tiles import (
+    IMAGE_OF_INFINITY,
+    IMAGE_OF_MINUS_INFINITY,
+    LEAST,
+    LIFT,
+    LOG2_E,
+    MAGNITUDE,
+    largest_below,
+    load_rows,
+    mix,
+    place,
+    seen_keys,
+    step_of,
+    survives,
+)
+
+
+@triton.jit
+def tile_scores(
+    q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(M, N): scores of the keys from ``start`` on; -inf where invisible."""
+    columns = start + tl.arange(0, BLOCK_N)
+    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D)
+    scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * scale
+    seen = seen_keys(columns, keys, mask, mask_stride, MASKED)[None, :]
+    if CAUSAL:
+        seen = seen & (columns[None, :] <= rows[:, None] + offset)
+    return tl.where(seen, scores, -float("inf"))
+
+
+@triton.jit
+def insert(best, scores, K: tl.constexpr):
+    """Each slot's K best in order, with one more score each."""
+    result = ()
+    for i in tl.static_range(K):
+        result = result + (tl.maximum(best[i], scores),)  # noqa: RUF005 (Triton has no starred expressions)
+        scores = tl.minimum(best[i], scores)
+    return result
+
+
+@triton.jit
+def kept_keys(scores, columns, lowest, last, TIED: tl.constexpr):
+    """bool (M, N). The threshold is finite, so invisible keys never pass."""
+    if TIED:
+        return (scores > lowest[:, None]) | ((scores == lowest[:, None]) & (columns[None, :] <= last[:, None]))
+    return scores >= lowest[:, None]
+
+
+@triton.jit
+def values_of_kept(
+    q_tile, k, v, words, mask, row_keys, rows, queries, keys, lowest, last, peak,
+    k_stride, v_stride, mask_stride, scale, offset, limit,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, TIED: tl.constexpr,
+):  # fmt: skip
+    """The second pass: weighted sum of values, sum of weights, number of kept keys; writes the kept bits."""
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    totals = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+    for start in range(0, keys, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        scores = tile_scores(
+            q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+        )  # fmt: skip
+        kept = kept_keys(scores, columns, lowest, last, TIED)
+        counts += kept.to(tl.int32)
+        word = tl.sum(kept.to(tl.int32) << tl.arange(0, 32)[None, :], 1)
+        tl.store(words + (start >> 5) * queries + rows, word, mask=rows < queries)
+        weights = tl.where(kept, tl.exp2(scores * LOG2_E - peak[:, None]), 0.0)
+        totals += weights
+        if DROPOUT:
+            weights = tl.where(survives(row_keys, columns[None, :], limit), weights, 0.0)
+        v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D)
+        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
+    return acc, tl.sum(totals, 1), tl.sum(counts, 1)
+
+
+@triton.jit
+def bisect(
+    q_tile, k, mask, rows, keys, k_stride, mask_stride, scale, offset,
+    K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(M,) each: the K-th largest score, and the last column kept among those equal to it. Slow, for rows with ties."""
+    low = tl.full((BLOCK_M,), IMAGE_OF_MINUS_INFINITY, tl.int32)
+    high = tl.full((BLOCK_M,), IMAGE_OF_INFINITY, tl.int32)
+    for _ in range(32):
+        middle = (low & high) + ((low ^ high) >> 1)  # their mean, without overflow
+        limit = (middle ^ ((middle >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+        counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+        for start in range(0, keys, BLOCK_N):
+            scores = tile_scores(
+                q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
+                WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+            )  # fmt: skip
+            counts += ((scores >= limit[:, None]) & (scores > -float("inf"))).to(tl.int32)
+        enough = tl.sum(counts, 1) >= K
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    lowest = tl.maximum((low ^ ((low >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True), LEAST)
+    before = tl.full((BLOCK_M,), -1, tl.int32)
+    last = tl.full((BLOCK_M,), 1024, tl.int32)
+    for _ in range(11):
+        column = (before + last) >> 1
+        counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+        for start in range(0, keys, BLOCK_N):
+            scores = tile_scores(
+                q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
+                WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+            )  # fmt: skip
+            counts += kept_keys(scores, start + tl.arange(0, BLOCK_N), lowest, column, True).to(tl.int32)
+        enough = tl.sum(counts, 1) >= K
+        last = tl.where(enough, column, last)
+        before = tl.where(enough, before, column)
+    return lowest, last
+
+
+@triton.jit(do_not_specialize=["offset", "limit"])
+def top_few_forward(
+    q, k, v, out, lse, words, mask, noise, scales, q_units, k_units, v_units,
+    q_strides, k_strides, v_strides, out_strides, mask_strides,
+    queries, keys, middle, heads, groups,
+    scale, offset, limit, factor,
+    K: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The K visible keys of largest score, ties to the lowest index. BLOCK_N must be 32: a word of bits per tile."""
+    blocks = tl.cdiv(queries, BLOCK_M)
+    lead = tl.program_id(0) // blocks
+    rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    q += place(q_strides, lead, middle, heads, 1)
+    k += place(k_strides, lead, middle, heads, groups)
+    v += place(v_strides, lead, middle, heads, groups)
+    mask += place(mask_strides, lead, middle, heads, 1)
+    words += lead.to(tl.int64) * queries * tl.cdiv(keys, 32)
+    if SCALED:
+        scale = tl.load(scales + lead)
+    lift = 0.0
+    if HALVED:
+        lift = LIFT
+        scale = scale * tl.load(q_units + lead) * tl.load(k_units + lead // groups)
+        factor = factor * tl.load(v_units + lead // groups)
+    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+    best = ()
+    for _ in tl.static_range(K):
+        best = best + (tl.full((BLOCK_M, BLOCK_N), -float("inf"), tl.float32),)  # noqa: RUF005
+    for start in range(0, keys, BLOCK_N):
+        scores = tile_scores(
+            q_tile, k, mask, rows, start, keys, k_strides[3], mask_strides[3], scale, offset,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+        )  # fmt: skip
+        best = insert(best, scores, K)
+    peak = tl.max(best[0], 1)
+    lowest = peak
+    for _ in range(1, K):
+        lowest = largest_below(best, lowest, K)
+    lowest = tl.maximum(lowest, LEAST)
+    peak = tl.where(peak == -float("inf"), 0.0, peak * LOG2_E) - lift
+    row_keys = rows[:, None]
+    if DROPOUT:
+        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    acc, total, count = values_of_kept(
+        q_tile, k, v, words, mask, row_keys, rows, queries, keys, lowest, rows, peak,
+        k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
+        WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, False,
+    )  # fmt: skip
+    # A row that sees fewer than K keys has the least threshold and keeps what it sees.
+    wrong = ((count > K) | ((count < K) & (lowest > LEAST))) & (rows < queries)
+    if tl.max(wrong.to(tl.int32), 0) > 0:
+        lowest, last = bisect(
+            q_tile, k, mask, rows, keys, k_strides[3], mask_strides[3], scale, offset,
+            K, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, PRECISION,
+        )  # fmt: skip
+        acc, total, count = values_of_kept(
+            q_tile, k, v, words, mask, row_keys, rows, queries, keys, lowest, last, peak,
+            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
+            WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, True,
+        )  # fmt: skip
+    out += place(out_strides, lead, middle, heads, 1)
+    lse += lead.to(tl.int64) * queries
+    finish(acc, total, peak, out, lse, rows, queries, out_strides[3], factor, WIDTH, BLOCK_D)

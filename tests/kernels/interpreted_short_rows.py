@@ -1,0 +1,145 @@
+"""The fused kernel through Triton's interpreter. Run by test_short_rows.py, with TRITON_INTERPRET=1 set."""
+
+import pytest
+import torch
+from kernel_oracle import check, run
+
+from semfocus import Full, ModelConfig, TopK, Transformer, attention, kernels, reference
+from semfocus.kernels import launch
+from semfocus.model.transformer import run_block
+from semfocus.randomness import Noise
+from semfocus.reference import Problem
+
+assert kernels.INTERPRETED
+
+
+REST = ("pattern", "mask", "is_causal", "query_offset", "scale", "dropout_p", "noise")
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """What a kernel does not write is NaN."""
+
+    def empty(like, *size, **options):
+        size = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+        made = torch.Tensor.new_zeros(like, size, **options)
+        return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(-1)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", empty)
+    monkeypatch.setattr(torch, "empty_like", lambda x: empty(x, x.shape))
+
+
+@pytest.fixture(params=["highest", "high"])
+def precision(request):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
+def draw(pattern, t, s, d=16, lead=(2,), heads=2, kv_heads=None, dtype=torch.float32, integers=False, **options):
+    g = torch.Generator().manual_seed(t + 1000 * s)
+    shapes = [(*lead, heads, t, d), *[(*lead, kv_heads or heads, s, d)] * 2, (*lead, heads, t, d)]
+    q, k, v, d_out = (torch.randn(shape, generator=g).to(dtype) for shape in shapes)
+    if integers:  # exact scores, with many ties
+        q, k = q.round().clamp(-1, 1), k.round().clamp(-1, 1)
+    noise = Noise(torch.arange(7, 7 + lead[0], dtype=torch.int32), torch.zeros(lead[0], dtype=torch.int32))
+    usual = {"mask": None, "is_causal": False, "query_offset": 0, "scale": 0.25, "dropout_p": 0.0, "noise": noise}
+    return Problem(q, k, v, pattern, **(usual | options)), d_out
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), TopK(9), TopK(20)], ids=lambda p: p.label)
+@pytest.mark.parametrize(("t", "s"), [(1, 1), (18, 40)])
+def test_output_and_gradients(pattern, t, s, precision):
+    check(*draw(pattern, t, s, dropout_p=0.3))
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), TopK(9)], ids=lambda p: p.label)
+@pytest.mark.parametrize("offset", [-3, 9])
+def test_causal(pattern, offset):
+    check(*draw(pattern, 24, 33, is_causal=True, query_offset=offset, dropout_p=0.1))
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), TopK(9)], ids=lambda p: p.label)
+def test_padding_and_rows_that_see_nothing(pattern):
+    mask = torch.rand(2, 1, 1, 37, generator=torch.Generator().manual_seed(0)) < 0.2
+    mask[0] = False
+    problem, d_out = draw(pattern, 20, 37, mask=mask)
+    check(problem, d_out)
+    out, gradients, _ = run(problem, d_out)
+    assert not out[0].any()
+    assert not any(x[0].any() for x in gradients)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "scale", "precision"),
+    [(TopK(3), 0.25, "highest"), (TopK(8), 0.0, "high"), (TopK(2), -1.0, "high"), (TopK(12), 0.25, "high")],
+    indirect=["precision"],
+)
+def test_ties_go_to_the_lowest_index(pattern, scale, precision):
+    problem, d_out = draw(pattern, 16, 40, d=4, integers=True, scale=scale)
+    kept = check(problem, d_out)
+    scores = (problem.q * scale) @ problem.k.mT
+    assert torch.equal(kept, reference.kept_keys(problem, problem.q, problem.k, scores))
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3)], ids=lambda p: p.label)
+def test_grouped_heads_odd_widths_and_scales_per_member(pattern, precision):
+    scale = torch.tensor([0.1, -0.4])[:, None, None, None]
+    check(*draw(pattern, 20, 40, d=24, heads=4, kv_heads=2, scale=scale, dropout_p=0.2))
+
+
+@pytest.mark.parametrize("lead", [(1,), (2, 1, 2)])
+def test_any_number_of_leading_axes(lead):
+    check(*draw(TopK(3), 9, 9, lead=lead, heads=1, dropout_p=0.2))
+
+
+def test_float16():
+    check(*draw(TopK(3), 20, 40, dtype=torch.float16, dropout_p=0.2))
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e6, 1e18])
+def test_halves_keep_their_digits_at_any_size(size):
+    x = torch.randn(2, 1, 2, 70, 24, generator=torch.Generator().manual_seed(0)) * size
+    x[0] *= torch.logspace(-9, 0, 70)[:, None]
+    half, units = launch.halves(x)
+    error = (half.double() * units.double()[..., None, None] - x.double()).abs()
+    largest = x.abs().amax((-2, -1), keepdim=True).double()
+    assert (error <= 2.0**-11 * x.abs().double() + 2.0**-39 * largest).all()
+    assert (torch.frexp(units).mantissa == 0.5).all()
+    assert not launch.halves(torch.zeros(1, 1, 1, 3, 16))[0].any()
+
+
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+def test_sizes_far_from_one(precision):
+    problem, d_out = draw(Full(), 20, 40, dropout_p=0.5)
+    large = Problem(problem.q * 1e9, problem.k * 1e-9, problem.v * 1e12, *[getattr(problem, n) for n in REST])
+    check(large, d_out * 1e-15)
+
+
+def test_second_derivatives_are_refused():
+    problem, d_out = draw(Full(), 5, 5)
+    q = problem.q.requires_grad_()
+    out = attention(q, problem.k, problem.v, implementation="fused")
+    (first,) = torch.autograd.grad(out, q, d_out.requires_grad_(), create_graph=True)
+    with pytest.raises(NotImplementedError, match="reference"):
+        torch.autograd.grad(first.sum(), q)
+
+
+@pytest.mark.parametrize("precision", ["high"], indirect=True)
+def test_a_population_uses_it_compiled_too(monkeypatch, precision):
+    """The packed form: q, k, v and their gradients in one tensor, members with different patterns."""
+    config = ModelConfig(vocabulary=2, classes=2, width=16, mlp_width=16, blocks=1, heads=2, dropout=0.1)
+    tokens = torch.randint(0, 3, (2, 3, 37), generator=torch.Generator().manual_seed(0))  # 2 is padding
+    results = []
+    for mode in ("reference", "fused", "compiled"):
+        monkeypatch.setattr(kernels, "pays", lambda p, mode=mode: mode != "reference")
+        model = Transformer([config, config], [Full(), TopK(37)], seeds=[0, 1]).train()
+        if mode == "compiled":
+            model.run_block = torch.compile(run_block, dynamic=False, backend="aot_eager", fullgraph=True)
+        out = model(tokens, 3)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    for plain, fused, compiled in zip(*results, strict=True):
+        assert torch.equal(fused, compiled)
+        # Rounding to halves, once in each of a few products; the model adds and averages.
+        assert (plain - fused).norm() <= 8 * 2.0**-11 * plain.norm()
