@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from ..theory import is_vacuous, xi_h, xi_r
+from .base import Diagnostic, Measurement, Probe, Rows, summarise
+from .dispersion import Dispersion
+from .separation import Separation
+
+
+@dataclass(frozen=True)
+class StabilityRatio(Diagnostic):
+    """Movement of the attention weights over movement of the scores, beside the theory's bound for it.
+
+    r_i = ||a_i - a'_i||_2 / ||z_i - z'_i||_2 under Gaussian noise on the embedded tokens, over the visible keys. The
+    bound is xi_r = e^delta / n for a pattern that does not look at scores (and for full attention) and xi_h for
+    top-k, with the larger dispersion and the smaller separation of the two. ``exceeded``: the share of queries whose
+    ratio is larger than their bound. ``vacuous``: the share whose bound is 1/2 or more, which says nothing.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+
+    noise: float = 0.01
+    seed: int = 0
+
+    def _measure(self, probe: Probe) -> Measurement:
+        assert probe.model is not None
+        assert probe.tokens is not None
+        noisy = Probe.of_model(probe.model, probe.tokens, member=probe.member, noise=self.noise, seed=self.seed)
+        noisy = noisy.with_pattern(probe.problems[0].pattern)
+        layers = []
+        for layer in probe.layers:
+            pairs = zip(probe.rows(layer), noisy.rows(layer), strict=True)
+            layers.append(np.concatenate([_compared(before, after) for before, after in pairs], axis=1))  # (2, queries)
+        pooled = np.concatenate(layers, axis=1)
+        return {"pooled": _described(pooled), "layers": [_described(layer) for layer in layers]}
+
+
+def _compared(before: Rows, after: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    moved = (before.weights - after.weights).double().norm(dim=-1)
+    step = (before.scores - after.scores).double().masked_fill(~before.visible, 0.0).norm(dim=-1)
+    ratio = torch.where(step > 0, moved / step, torch.nan)
+    delta = torch.maximum(Dispersion().values(before), Dispersion().values(after)).clamp(min=0).double().cpu().numpy()
+    kept = before.kept.sum(-1).clamp(min=1).cpu().numpy()
+    if before.pattern.input_dependent:
+        separation = torch.minimum(Separation().values(before), Separation().values(after)).clamp(min=0)
+        bound = xi_h(delta, kept, separation.double().cpu().numpy())
+    else:
+        bound = xi_r(delta, kept)
+    ratio = ratio.masked_fill(~before.seen, torch.nan)
+    return np.stack([ratio.cpu().numpy().ravel(), bound.ravel()])
+
+
+def _described(pairs: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> dict[str, object]:
+    ratio, bound = pairs[:, ~np.isnan(pairs[0])]
+    if not ratio.size:
+        return {"ratio": summarise(ratio), "bound": summarise(bound), "exceeded": 0.0, "vacuous": 0.0}
+    tolerance = 1e-6  # of float32 weights
+    return {
+        "ratio": summarise(ratio),
+        "bound": summarise(bound),
+        "exceeded": float((ratio > bound + tolerance).mean()),
+        "vacuous": float(is_vacuous(bound).mean()),
+    }

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from ..model.block import Block, Linear
+from .base import Diagnostic, Measurement, Probe
+
+
+class WeightNorms(Diagnostic):
+    """Spectral norms of a block's maps: V, W = Q'K / sqrt(d), the output O, and the MLP's P and R.
+
+    A bias is an extra column: ||[A b]||. For several heads the largest. The score's multiplier belongs to W.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"model"})
+
+    def _measure(self, probe: Probe) -> Measurement:
+        model, m = probe.model, probe.member
+        assert model is not None
+        scale = float(model.scales[m].flatten()[0])
+        layers = []
+        for block in model.blocks:
+            assert isinstance(block, Block)
+            weight, bias = (
+                block.qkv.weight[m].detach().double(),
+                block.qkv.bias[m].detach().double(),
+            )  # (d, 3hd), (1, 3hd)
+            d, heads = weight.shape[0], weight.shape[1] // (3 * weight.shape[0])
+            maps = torch.cat([weight, bias]).T.reshape(3, heads, d, d + 1)  # each head's map with its bias as a column
+            q, k, v = maps
+            layers.append(
+                {
+                    "V": _norm(v),
+                    "W": _norm(q.transpose(1, 2) @ k) * scale / d**0.5,
+                    "O": _norm(_with_bias(block.output, m)),
+                    "P": _norm(_with_bias(block.mlp_in, m)),
+                    "R": _norm(_with_bias(block.mlp_out, m)),
+                }
+            )
+        pooled = {name: max(layer[name] for layer in layers) for name in layers[0]}
+        return {"pooled": pooled, "layers": layers}
+
+
+def _with_bias(linear: Linear, member: int) -> torch.Tensor:
+    weight, bias = linear.weight[member], linear.bias[member]
+    return torch.cat([weight.detach().double(), bias.detach().double()]).T
+
+
+def _norm(matrix: torch.Tensor) -> float:
+    return float(torch.linalg.matrix_norm(matrix, ord=2).max())

@@ -1,0 +1,71 @@
+"""Input stability of the softmax: how far attention weights can move per unit of movement of the scores.
+
+    ||softmax(z) - softmax(z')|| <= xi ||z - z'||
+
+For a fixed mask of n keys the Jacobian is J = diag(a) - a a', with weights a <= e^delta / n, where delta is the
+dispersion max z - min z over the kept keys. On the way from z to z' no dispersion exceeds the larger of the two (it
+is convex), so
+
+    Euclidean norm:  ||J||_2 <= max a               <= e^delta / n
+    sum norm:        ||J||_1  = max 2 a_j (1 - a_j) <= 2 e^delta / n
+
+Both operator norms never exceed 1/2 whatever the scores, so a bound of 1/2 or more says nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.ArrayLike
+Floats = npt.NDArray[np.float64]
+#: The softmax is 1/2-Lipschitz in the Euclidean and in the sum norm anyway.
+VACUOUS = 0.5
+
+
+def xi_s(delta: Numbers, keys: Numbers) -> Floats:
+    """Full attention over ``keys`` keys with dispersion ``delta``: e^delta / L. Euclidean norm, any two score vectors.
+
+    ``delta`` is the larger dispersion of the two.
+
+    >>> float(xi_s(0.0, 4))  # equal scores: the weights are 1/4 each
+    0.25
+    """
+    return _weight_bound(delta, keys)
+
+
+def xi_r(delta: Numbers, kept: Numbers) -> Floats:
+    """A fixed mask of ``kept`` keys: e^delta / k. Euclidean norm; the mask must not depend on the scores."""
+    return _weight_bound(delta, kept)
+
+
+def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
+    """Top-k as the paper states it: (e^delta / k) (1 + 1 / Delta), with Delta the separation of the kept scores.
+
+    Assumes that both score vectors have dispersion at most ``delta`` over their kept keys and separation at least
+    ``separation``. Delta = 0 makes it infinite, and no dropped key (Delta infinite) makes it ``xi_s``. Proven for equal
+    kept sets in the Euclidean norm only; docs/theory.md says in which norms and how often it is exceeded.
+
+    >>> float(xi_h(0.0, 4, 1.0)), float(xi_h(0.0, 4, np.inf)), float(xi_h(1.0, 4, 0.0))
+    (0.5, 0.25, inf)
+    """
+    with np.errstate(divide="ignore"):
+        return _weight_bound(delta, kept) * (1.0 + 1.0 / np.asarray(separation, float))
+
+
+def is_vacuous(xi: Numbers) -> npt.NDArray[np.bool_]:
+    """Does a bound say no more than is true of every softmax?"""
+    found: npt.NDArray[np.bool_] = np.asarray(xi, float) >= VACUOUS
+    return found
+
+
+def _weight_bound(delta: Numbers, keys: Numbers) -> Floats:
+    """No weight of a softmax over n keys with dispersion delta exceeds e^delta / n."""
+    delta, keys = np.asarray(delta, float), np.asarray(keys, float)
+    if (delta < 0).any():
+        raise ValueError(f"delta is {delta.min()}; a dispersion is at least 0")
+    if (keys < 1).any():
+        raise ValueError(f"the number of keys is {keys.min():g}; it must be at least 1")
+    with np.errstate(over="ignore"):
+        found: Floats = np.exp(delta) / keys
+    return found

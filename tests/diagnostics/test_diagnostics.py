@@ -1,0 +1,264 @@
+"""Closed forms for each diagnostic, shift invariance, streaming against dense, and our models."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import semfocus
+from semfocus import Banded, Full, ModelConfig, RandomK, TopK, Transformer, chunked, diagnostics
+from semfocus.diagnostics import Probe
+
+
+def probe_of(scores, pattern=None, **options):
+    """A probe whose scaled scores are exactly these: (t, s) or (..., h, t, s)."""
+    scores = torch.as_tensor(scores, dtype=torch.float64)
+    scores = scores.reshape(*[1] * (4 - scores.ndim), *scores.shape)
+    width = scores.shape[-1]
+    k = torch.eye(width, dtype=torch.float64).expand(*scores.shape[:-2], width, width)
+    return Probe.of(scores, k, pattern, scale=1.0, **options)
+
+
+def pooled(name, probe, **options):
+    return diagnostics.get(name, **options).measure(probe)["pooled"]
+
+
+HAND = [[3.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 4.0, 2.5]]  # three queries, three keys
+
+
+def test_dispersion_by_hand():
+    assert pooled("dispersion", probe_of(HAND))["mean"] == pytest.approx((3 + 0 + 3) / 3)
+    found = pooled("dispersion", probe_of(HAND, TopK(2)))
+    assert found["mean"] == pytest.approx((2 + 0 + 1.5) / 3)
+    assert (found["q0"], found["q50"], found["q100"]) == (0.0, 1.5, 2.0)
+
+
+def test_separation_by_hand():
+    found = pooled("separation", probe_of(HAND, TopK(2)))
+    assert (found["q0"], found["q50"], found["q100"]) == (0.0, 1.0, 1.5)
+    assert pooled("separation", probe_of(HAND))["q0"] == math.inf  # nothing is dropped
+    assert pooled("separation", probe_of([[1.0, 5.0]], semfocus.BottomK(1)))["mean"] == -4.0
+
+
+def test_ties_by_hand():
+    assert pooled("tie_rate", probe_of(HAND, TopK(2)))["mean"] == pytest.approx(1 / 3)
+    assert pooled("tie_rate", probe_of(HAND))["mean"] == 0.0
+
+
+def test_entropy_and_support_by_hand():
+    equal = [[7.0, 7.0, 7.0, 7.0]]
+    assert pooled("entropy", probe_of(equal))["mean"] == pytest.approx(math.log(4))
+    assert pooled("effective_support", probe_of(equal))["mean"] == pytest.approx(4)
+    assert pooled("entropy", probe_of(equal, TopK(2)))["mean"] == pytest.approx(math.log(2))
+    one_hot = [[0.0, 1000.0, 0.0]]
+    assert pooled("entropy", probe_of(one_hot))["mean"] == 0.0
+    assert pooled("effective_support", probe_of(one_hot))["mean"] == 1.0
+
+
+def test_kept_mass_by_hand():
+    assert pooled("kept_mass", probe_of([[2.0] * 5], TopK(2)))["mean"] == pytest.approx(2 / 5)
+    assert pooled("kept_mass", probe_of([[0.0, math.log(3)]], TopK(1)))["mean"] == pytest.approx(3 / 4)
+    assert pooled("kept_mass", probe_of(HAND))["mean"] == pytest.approx(1.0)
+
+
+def test_in_degree_by_hand():
+    found = pooled("in_degree", probe_of(HAND, TopK(2)))  # kept: {0,1}, {0,1}, {1,2}
+    assert (found["q0"], found["q50"], found["q100"]) == (1.0, 2.0, 3.0)
+    assert found["beta"] == 1.5
+    assert pooled("in_degree", probe_of(HAND))["beta"] == 1.0  # all keep all three: 3 over a mean of 3
+
+
+def test_input_dependence_by_hand():
+    same = torch.randn(1, 1, 5, 6).expand(4, 1, 5, 6)  # one choice whatever the input
+    found = pooled("input_dependence", probe_of(same, TopK(2)))
+    assert found["overlap"] == 1.0
+    assert found["chance"] == pytest.approx(2 / 6)
+    assert found["lift"] == 1.0
+    assert found["positional_share"] == pytest.approx(1.0)
+    torch.manual_seed(0)
+    free = pooled("input_dependence", probe_of(torch.randn(300, 1, 5, 6), TopK(2)))
+    assert free["lift"] == pytest.approx(0.0, abs=0.06)
+    assert free["positional_share"] == pytest.approx(0.0, abs=0.02)
+    with pytest.raises(ValueError, match="two inputs"):
+        pooled("input_dependence", probe_of(HAND))
+
+
+SHIFT_FREE = ("dispersion", "separation", "entropy", "effective_support", "kept_mass", "tie_rate", "in_degree")
+
+
+@pytest.mark.parametrize("name", SHIFT_FREE)
+def test_a_shift_of_a_query_s_scores_changes_nothing(name):
+    torch.manual_seed(0)
+    scores = torch.randn(2, 3, 7, 9, dtype=torch.float64)
+    shifted = scores + 10 * torch.randn(2, 3, 7, 1, dtype=torch.float64)
+    for pattern in (Full(), TopK(3)):
+        before, after = (pooled(name, probe_of(z, pattern)) for z in (scores, shifted))
+        assert before.keys() == after.keys()
+        for key in before:
+            assert before[key] == pytest.approx(after[key], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", [*SHIFT_FREE, "input_dependence"])
+def test_streaming_equals_dense(name, monkeypatch):
+    torch.manual_seed(1)
+    q, k = torch.randn(2, 3, 2, 37, 8, dtype=torch.float64)
+    mask = torch.rand(3, 1, 1, 37) > 0.2
+    for pattern in (Full(), TopK(5), Banded(5)):
+        probe = Probe.of(q, k, pattern, attn_mask=mask, is_causal=not pattern.global_tokens)
+        dense = diagnostics.get(name).measure(probe)
+        with monkeypatch.context() as patch:
+            patch.setattr(chunked, "CHUNK_ELEMENTS", 3 * 2 * 37 * 4)  # four rows at a time
+            assert len(list(probe.rows(0))) == 10
+            streamed = diagnostics.get(name).measure(probe)
+        for key in dense["pooled"]:
+            assert streamed["pooled"][key] == pytest.approx(dense["pooled"][key], rel=1e-12), key
+
+
+def test_long_inputs_never_hold_the_whole_matrix():
+    q, k = torch.randn(2, 1, 1, 8192, 4)
+    probe = Probe.of(q, k, TopK(5), is_causal=True)
+    sizes = [rows.scores.numel() for rows in probe.rows(0)]
+    assert max(sizes) <= chunked.CHUNK_ELEMENTS < 8192 * 8192
+    assert pooled("dispersion", probe)["count"] == 8192
+
+
+def test_queries_that_see_nothing_are_left_out():
+    mask = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
+    found = pooled("dispersion", probe_of(HAND, attn_mask=mask))
+    assert found["count"] == 2
+    assert found["mean"] == pytest.approx((3 + 1.5) / 2)
+    nothing = pooled("entropy", probe_of(HAND, attn_mask=torch.zeros(3, 3, dtype=torch.bool)))
+    assert nothing == {"count": 0}
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = ModelConfig(vocabulary=2, classes=2, width=8, mlp_width=12, blocks=2, heads=2, attention_scale=2.0)
+    torch.manual_seed(0)
+    return Transformer([config, config], [Full(), TopK(3)], seeds=[0, 1])
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return torch.randint(0, 2, (6, 10), generator=torch.Generator().manual_seed(0))
+
+
+def test_every_diagnostic_on_our_model(model, tokens):
+    for member in (0, 1):
+        probe = Probe.of_model(model, tokens, member=member, targets=tokens[:, :1])
+        assert len(probe.problems) == 2
+        for name in diagnostics.names():
+            options = {"points": 3} if name == "loss_surface" else {}
+            found = diagnostics.get(name, **options).measure(probe)
+            json.dumps(found)  # plain data
+            assert found
+
+
+def test_the_probe_sees_what_the_model_does(model, tokens):
+    """The outputs of the recorded problems are the attention the model mixes, and the model is left as it was."""
+    seen = []
+    original = model.run_block
+    probe = Probe.of_model(model, tokens, member=1)
+    assert model.run_block is original
+    assert model.training
+    logits = model.eval()(tokens)
+    model.train()
+    alone = Transformer([model.configs[1]], [TopK(3)], seeds=[1])
+    assert torch.allclose(alone.eval()(tokens)[0], logits[1], atol=1e-6)
+    for problem in Probe.of_model(alone, tokens).problems:
+        seen.append(problem.q)
+    for mine, theirs in zip(probe.problems, seen, strict=True):
+        assert torch.allclose(mine.q, theirs, atol=1e-5)
+    with pytest.raises(ValueError, match="member is 2"):
+        Probe.of_model(model, tokens, member=2)
+
+
+def test_noise_moves_and_no_noise_does_not(model, tokens):
+    clean, again = Probe.of_model(model, tokens), Probe.of_model(model, tokens)
+    assert torch.equal(clean.problems[-1].q, again.problems[-1].q)
+    noisy = Probe.of_model(model, tokens, noise=0.1)
+    assert not torch.equal(clean.problems[0].q, noisy.problems[0].q)
+    stability = diagnostics.get("selection_stability", levels=(1e-7, 3.0)).measure(
+        Probe.of_model(model, tokens, member=1)
+    )
+    small, large = (level["pooled"]["mean"] for level in stability["levels"])
+    assert small == pytest.approx(1.0)
+    assert large < 0.9
+    everything = diagnostics.get("selection_stability", levels=(3.0,)).measure(clean)
+    assert everything["levels"][0]["pooled"]["mean"] == 1.0  # full attention keeps all whatever the noise
+    assert everything["levels"][0]["by_separation"] is None
+
+
+def test_the_bound_of_a_fixed_mask_is_never_exceeded(model, tokens):
+    probe = Probe.of_model(model, tokens)
+    for pattern in (Full(), Banded(3)):
+        found = diagnostics.get("stability_ratio", noise=0.3).measure(probe.with_pattern(pattern))["pooled"]
+        assert found["exceeded"] == 0.0
+        assert found["ratio"]["q100"] <= 0.5
+
+
+def test_weight_norms_by_hand(model, tokens):
+    found = diagnostics.get("weight_norms").measure(Probe.of_model(model, tokens))
+    block = model.blocks[0]
+    weight = torch.cat([block.mlp_in.weight[0], block.mlp_in.bias[0]]).detach().numpy()
+    assert found["layers"][0]["P"] == pytest.approx(np.linalg.norm(weight, 2), rel=1e-5)
+    d = 8
+    maps = torch.cat([block.qkv.weight[0], block.qkv.bias[0]]).detach().double().numpy()  # (d + 1, 3 h d)
+    per_head = [
+        np.linalg.norm(maps[:, i * d : (i + 1) * d] @ maps[:, (2 + i) * d : (3 + i) * d].T, 2) for i in range(2)
+    ]
+    assert found["layers"][0]["W"] == pytest.approx(2.0 * max(per_head) / math.sqrt(d), rel=1e-5)
+    with pytest.raises(ValueError, match="needs a model"):
+        diagnostics.get("weight_norms").measure(probe_of(HAND))
+
+
+def test_counterfactual_patterns(model, tokens):
+    probe = Probe.of_model(model, tokens)
+    full = pooled("dispersion", probe)["q75"]
+    top = pooled("dispersion", probe.with_pattern(TopK(3)))["q75"]
+    random = pooled("dispersion", probe.with_pattern(RandomK(3)))["q75"]
+    assert top < full
+    assert random <= full  # any subset of keys has at most the dispersion of all
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="unknown diagnostic 'dispersal'"):
+        diagnostics.get("dispersal")
+    with pytest.raises(ValueError, match=r"\(heads|\.\.\., heads"):
+        Probe.of(torch.randn(3, 4), torch.randn(3, 4))
+
+
+def test_loss_surface(model, tokens):
+    targets = tokens[:, :1]
+    probe = Probe.of_model(model, tokens, member=1, targets=targets)
+    found = diagnostics.get("loss_surface", points=5, half_width=0.5).measure(probe)
+    losses = np.array(found["losses"])
+    assert losses.shape == (5, 5)
+    model.eval()
+    centre = torch.nn.functional.cross_entropy(model(tokens)[1].flatten(0, 1), targets.flatten()).item()
+    model.train()
+    assert losses[2, 2] == pytest.approx(centre, rel=1e-5)  # the middle of the grid is the model itself
+    assert [row["radius"] for row in found["lipschitz"]] == pytest.approx([0.05 * i for i in range(1, 11)])
+    # One grid point by hand, as a model of its own.
+    diagnostic = diagnostics.get("loss_surface", points=5, half_width=0.5)
+    centre_weights = {name: p.detach()[1] for name, p in model.named_parameters()}
+    from semfocus.diagnostics.loss_surface import _direction
+
+    one, two = (_direction(centre_weights, 0, number) for number in (1, 2))
+    alone = Transformer([model.configs[1]], [TopK(3)], seeds=[1]).eval()
+    with torch.no_grad():
+        for name, p in alone.named_parameters():
+            p.copy_(centre_weights[name] + diagnostic.offsets[4] * one[name] + diagnostic.offsets[1] * two[name])
+        by_hand = torch.nn.functional.cross_entropy(alone(tokens)[0].flatten(0, 1), targets.flatten()).item()
+    assert losses[4, 1] == pytest.approx(by_hand, rel=1e-5)
+    for name, p in model.named_parameters():
+        assert one[name].norm() == pytest.approx(p[1].norm().item(), rel=1e-4)
+
+
+def test_a_population_s_probes_equal_single_ones(model, tokens):
+    both = Probe.of_population(model, tokens.expand(2, -1, -1))
+    for member in (0, 1):
+        single = Probe.of_model(model, tokens, member=member)
+        assert pooled("dispersion", both[member]) == pooled("dispersion", single)
