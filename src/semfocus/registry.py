@@ -50,6 +50,10 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         return sorted({*self.own_names(), *self._added})
 
+    def added(self) -> list[str]:
+        """The names of what users added, in the order in which they did."""
+        return list(self._added)
+
     def add(self, cls: type[T]) -> type[T]:
         """Registers a user's class under its name in snake case. Registering the same name again replaces it."""
         name = snake_case(cls.__name__)

@@ -21,7 +21,7 @@ from semfocus.training.groups import Group, plan, shape_key
 from semfocus.training.population import Population
 from semfocus.training.progress import Progress
 from semfocus.training.run_directory import RunDirectory
-from semfocus.training.trainer import Trainer, TrainingError
+from semfocus.training.trainer import Trainer, TrainingError, try_lock
 
 
 def curves(out, runs):
@@ -224,20 +224,46 @@ def test_an_unwritable_folder_is_one_sentence(tiny, tmp_path):
         Trainer(tmp_path / "file" / "out").run([tiny(Full())])
 
 
-def test_two_trainers_do_not_share_a_folder(tiny, tmp_path, monkeypatch):
+def test_two_trainers_share_a_folder_and_do_nothing_twice(tiny, tmp_path, monkeypatch):
+    mine, other = tiny(Full()), tiny(Full(), task={"length": 9})
     original = Population.train_epoch
-    seen = []
+    trained = []
 
     def train_epoch(self, epoch, after_step=None):
-        if not seen:
-            seen.append(epoch)
-            with pytest.raises(StorageError, match="another process"):
-                Trainer(tmp_path).run([tiny(Full(), 7)])
+        trained.extend((config.hash, epoch) for config in self.configs)
+        if len(trained) == 1:  # in the middle of the first group another trainer comes along
+            Trainer(tmp_path).run([other])
         return original(self, epoch, after_step)
 
     monkeypatch.setattr(Population, "train_epoch", train_epoch)
-    Trainer(tmp_path).run([tiny(Full())])
-    assert seen
+    Trainer(tmp_path).run([mine, other])
+    assert sorted(trained) == sorted((run.hash, epoch) for run in (mine, other) for epoch in range(3))
+    assert not list(tmp_path.glob("groups/*"))
+
+
+def test_a_run_that_another_process_trains_is_waited_for(tiny, tmp_path, monkeypatch):
+    run = tiny(Full())
+    folder = Group((run,)).folder(tmp_path)
+    held = try_lock(folder / ".lock")  # as another process would
+    Group((run,)).record(tmp_path)
+    sentences = []
+    progress = Progress(None)
+    progress.say = sentences.append
+    monkeypatch.setattr("time.sleep", lambda _: held.close())  # ... which dies while we wait
+    (directory,) = Trainer(tmp_path, progress=progress).run([run])
+    assert directory.is_finished()
+    assert any("another process" in sentence for sentence in sentences)
+
+
+def test_stopping_leaves_a_checkpoint_after_the_epoch(tiny, tmp_path):
+    run = tiny(TopK(3), train={"epochs": 4})
+    epochs = iter([False, True])
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(tmp_path, stopping=lambda: next(epochs), threads=1).run([run])
+    assert len(RunDirectory(tmp_path, run.hash).metrics()) == 3
+    Trainer(tmp_path, threads=1).run([run])
+    Trainer(tmp_path / "whole", threads=1).run([run])
+    assert curves(tmp_path, [run]) == curves(tmp_path / "whole", [run])
 
 
 def test_groups_share_shapes_and_keep_patterns_together(tiny):
@@ -347,3 +373,29 @@ def test_the_implementation_that_ran_is_recorded(tiny, tmp_path):
     facts = [json.loads((d.path / "environment.json").read_text()) for d in Trainer(tmp_path).run(runs)]
     assert facts[0]["implementation"] == {"training": "reference", "evaluation": "sdpa"}  # dropout is counter-based
     assert facts[1]["implementation"] == {"training": "reference", "evaluation": "reference"}
+
+
+def test_diagnostics_do_not_disturb_the_training(tiny, tmp_path):
+    runs = {
+        every: [tiny(p, train={"diagnose_every": every, "diagnose_examples": 8}) for p in (Full(), TopK(3))]
+        for every in (0, 2)
+    }
+    plain = [d.metrics() for d in Trainer(tmp_path / "plain", threads=1).run(runs[0])]
+    watched = [d.metrics() for d in Trainer(tmp_path / "watched", threads=1).run(runs[2])]
+    for mine, theirs in zip(plain, watched, strict=True):
+        assert [row["epoch"] for row in theirs if "diagnostics" in row] == [0, 2, 3]
+        for a, b in zip(mine, theirs, strict=True):
+            assert all(a[name] == b[name] for name in a if name != "seconds")  # bitwise
+    full, top = (rows[0]["diagnostics"] for rows in watched)
+    assert top["dispersion"]["q75"] < full["dispersion"]["q75"]
+    assert full["separation"]["q0"] is None  # infinite: nothing is dropped
+    assert top["in_degree"]["mean"] == pytest.approx(3.0)
+    with pytest.raises(ValueError, match="diagnose_every is 3"):
+        tiny(Full(), train={"diagnose_every": 3, "eval_every": 2})
+
+
+def test_the_gradient_s_norm_is_recorded_before_clipping(tiny, tmp_path):
+    (directory,) = Trainer(tmp_path, threads=1).run([tiny(Full(), optimiser={"clip": 1e-3})])
+    first, *rest = directory.metrics()
+    assert "gradient_norm" not in first  # nothing was trained yet
+    assert all(row["gradient_norm"] > 1e-3 and row["gradient_deviation"] >= 0 for row in rest)

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TypeVar
 
 from ..registry import Registry
 from .base import Pattern, View
 
-__all__ = ["Pattern", "View", "find", "get", "names", "register", "registry"]
+__all__ = ["Pattern", "View", "find", "get", "names", "parse", "register", "registry"]
 
 registry: Registry[Pattern] = Registry("pattern", "semfocus.patterns")
 names, find, get = registry.names, registry.find, registry.get
@@ -27,3 +28,28 @@ def register(cls: type[P]) -> type[P]:
         raise ValueError(f"{cls.__name__}.input_dependent must be set to True or False in the class body")
     registry.add(cls)
     return cls
+
+
+def parse(text: str) -> Pattern:
+    """A pattern as one writes it on a command line: a name, and its knobs in brackets.
+
+    >>> parse("banded(5, global_tokens=1)").label
+    'banded(width=5, global_tokens=1)'
+    """
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        name, values = (call.func, call) if isinstance(call, ast.Call) else (call, None)
+        if not isinstance(name, ast.Name):
+            raise ValueError
+        positional = [ast.literal_eval(value) for value in values.args] if values else []
+        knobs = {str(k.arg): ast.literal_eval(k.value) for k in values.keywords} if values else {}
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        raise ValueError(f"pattern is {text!r}; write a name, or a name with knobs such as top_k(5)") from None
+    cls = find(name.id)
+    fields = list(getattr(cls, "__dataclass_fields__", {}))
+    if len(positional) > 1 or (positional and not fields):
+        raise ValueError(f"pattern is {text!r}; all knobs but the first are named, such as {name.id}(5, knob=1)")
+    first = {fields[0]: positional[0]} if positional else {}
+    if first.keys() & knobs.keys():
+        raise ValueError(f"pattern is {text!r}; {fields[0]} is given twice")
+    return get(name.id, **first, **knobs)

@@ -76,6 +76,13 @@ class Task(ABC):
         """O, the number of targets of an example of that length."""
         return 1
 
+    def must_meet(self, length: int) -> list[tuple[int, int]]:
+        """Positions whose tokens the rule combines pairwise: a model must bring both of each pair to one place.
+
+        Empty where that is not certain. Only pairs without which no sum of local functions gives the right class.
+        """
+        return []
+
     def sample(self, rng: np.random.Generator, n: int, length: int) -> Examples:
         """Draws ``n`` examples of one length. The generator is the only source of randomness."""
         if not isinstance(rng, np.random.Generator):

@@ -29,6 +29,10 @@ class MissingDuplicateString(Task):
     num_classes = 2
     minimum_length = 2
 
+    def must_meet(self, length: int) -> list[tuple[int, int]]:
+        half = length // 2
+        return [(place, place + half) for place in range(half)]
+
     def _sample(self, rng: np.random.Generator, n: int, length: int) -> tuple[IntArray, IntArray]:
         half, rows = length // 2, np.arange(n)
         tokens = np.full((n, length), BLANK)

@@ -18,6 +18,10 @@ from .protocol import RunConfig
 SPLITS = ("train", "heldout", "test")
 # What the bits of the batch order are drawn for; dropout uses other keys of the same seed.
 ORDER_SITE = 2**31 - 3
+#: Draws among which a twin finds an example that differs from the one it replaces.
+TWIN_DRAWS = 64
+#: tokens (N, t), targets and counted (N, outputs)
+Examples = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,30 @@ def data_key(config: RunConfig) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def make_split(config: RunConfig, split: str) -> tuple[Tensor, Tensor, Tensor]:
-    """tokens (N, t), targets and counted (N, outputs) of one run. Each split has a generator of its own."""
+def make_split(config: RunConfig, split: str) -> Examples:
+    """The examples of one run. Each split has a generator of its own."""
+    made = _examples(config, _generator(config, split), getattr(config.data, split))
+    return _with_twin(config, made) if split == "train" and config.data.twin else made
+
+
+def _with_twin(config: RunConfig, made: Examples) -> Examples:
+    """The same examples but for one, which is drawn anew until it differs. Nothing else of the run changes by it."""
+    row = config.data.twin - 1
+    drawn = _examples(config, _generator(config, f"twin {config.data.twin}"), TWIN_DRAWS)
+    differs = [(new != old[row]).any(1) for new, old in zip(drawn, made, strict=True)]
+    other = torch.stack(differs).any(0).nonzero().flatten()
+    if len(other) == 0:
+        raise ValueError(f"data.twin is {config.data.twin}; {config.task.name} gave no other example to put there")
+    chosen = int(other[0])
+    tokens, targets, counted = (
+        torch.cat([old[:row], new[chosen : chosen + 1], old[row + 1 :]]) for new, old in zip(drawn, made, strict=True)
+    )
+    return tokens, targets, counted
+
+
+def _examples(config: RunConfig, rng: np.random.Generator, n: int) -> Examples:
     task = config.task.make()
-    rng = _generator(config, split)
-    examples = task.sample(rng, getattr(config.data, split), config.task.length)
+    examples = task.sample(rng, n, config.task.length)
     tokens = F.pad(examples.tokens, (0, config.length - examples.tokens.shape[1]), value=task.pad)
     targets, counted = examples.targets, task.answer_mask(examples.targets)
     if config.model.read_out == "mean":  # one class per example: the first output token

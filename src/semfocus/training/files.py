@@ -73,5 +73,13 @@ def keep_lines(path: Path, last_epoch: int) -> None:
 
 
 def finite(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: they become null."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    """JSON has no NaN and no infinity: they become null, in tables and lists within it too."""
+    return {name: _finite(value) for name, value in row.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return finite(value)
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

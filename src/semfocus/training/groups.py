@@ -14,10 +14,12 @@ from pathlib import Path
 
 import torch
 
+from .. import kernels
+from ..patterns.full import Full
+from ..patterns.top_k import TopK
 from . import checkpoint
 from .files import write_json
 from .protocol import RunConfig
-from .run_directory import RunDirectory
 
 #: Larger populations gain nothing on a CPU: the caches are full long before.
 CPU_MEMBERS = 24
@@ -44,7 +46,8 @@ class Group:
         return out / "groups" / self.id
 
     def record(self, out: Path) -> None:
-        write_json(self.folder(out) / "group.json", {"runs": self.runs, "threads": self.threads})
+        configs = [config.to_dict() for config in self.configs]
+        write_json(self.folder(out) / "group.json", {"threads": self.threads, "runs": self.runs, "configs": configs})
 
     def halves(self) -> tuple[Group, Group]:
         middle = len(self.configs) // 2
@@ -67,7 +70,8 @@ def plan(configs: Sequence[RunConfig], members: Callable[[RunConfig], int]) -> l
     groups = []
     for runs in by_shape.values():
         runs.sort(key=lambda c: (c.model.activation, c.pattern.label, c.model.attention_scale, c.seed, c.hash))
-        most = max(members(runs[0]), 1)
+        # The most demanding pattern decides: whoever needs the scores in memory needs the most.
+        most = max(min(members(one) for one in {run.pattern: run for run in runs}.values()), 1)
         pieces = -(-len(runs) // most)
         size = -(-len(runs) // pieces)  # pieces of nearly equal size
         groups += [Group(tuple(runs[i : i + size])) for i in range(0, len(runs), size)]
@@ -77,26 +81,23 @@ def plan(configs: Sequence[RunConfig], members: Callable[[RunConfig], int]) -> l
 def recorded(out: Path, wanted: set[str]) -> list[Group]:
     """Groups of an earlier, interrupted call that hold a wanted run, formed again as they were."""
     groups: list[Group] = []
-    taken: set[str] = set()
-    records = []
     for path in sorted((out / "groups").glob("*/group.json")):
         try:
-            record = json.loads(path.read_text())
-            records.append((path.parent, {"runs": list(record["runs"]), "threads": record["threads"]}))
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if wanted & set(record["runs"]):
+                groups.append(Group(tuple(map(RunConfig.from_dict, record["configs"])), record["threads"]))
         except (OSError, ValueError, KeyError, TypeError):
             checkpoint.remove(path.parent)
+    taken: set[str] = set()
+    sound = []
     # Halves before the group they came from: a crash between the two leaves both behind.
-    for folder, record in sorted(records, key=lambda item: len(item[1]["runs"])):
-        runs = record["runs"]
-        if not wanted & set(runs):
-            continue
-        configs = [RunDirectory(out, run) for run in runs]
-        if taken & set(runs) or not all((c.path / "config.json").exists() for c in configs):
-            checkpoint.remove(folder)
-            continue
-        taken |= set(runs)
-        groups.append(Group(tuple(c.config() for c in configs), record["threads"]))
-    return groups
+    for group in sorted(groups, key=lambda group: len(group.configs)):
+        if taken & set(group.runs):
+            checkpoint.remove(group.folder(out))
+        else:
+            taken |= set(group.runs)
+            sound.append(group)
+    return sound
 
 
 def members_that_fit(config: RunConfig, device: torch.device) -> int:
@@ -104,15 +105,24 @@ def members_that_fit(config: RunConfig, device: torch.device) -> int:
     if device.type != "cuda":
         return CPU_MEMBERS
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, int(MEMORY_SHARE * free / bytes_per_member(config)))
+    return max(1, int(MEMORY_SHARE * free / bytes_per_member(config, keeps_scores(config))))
 
 
-def bytes_per_member(config: RunConfig) -> int:
+def keeps_scores(config: RunConfig) -> bool:
+    """Will a GPU hold the matrix of scores, for want of a fused kernel?"""
+    fused = (
+        type(config.pattern) in (Full, TopK) and not getattr(config.pattern, "sinks", 0) and not config.model.soft_cap
+    )
+    long_enough = kernels.PAYS_FROM_KEYS <= config.length <= kernels.LONGEST_ROW
+    return not (kernels.INSTALLED and fused and long_enough and config.precision == "tf32")
+
+
+def bytes_per_member(config: RunConfig, keeps_scores: bool = True) -> int:
     """Activations kept for the backward pass, in float32, and the resident examples. Rough, and on the high side."""
     model = config.model_config()
     length = config.length + config.pattern.global_tokens + (model.outputs if model.read_out == "tape" else 0)
     tokens = config.train.batch * length
     per_token = 8 * model.width + (3 + 2) * model.heads * model.width + 4 * model.mlp_width
-    scores = 6 * config.train.batch * model.heads * length * length
+    scores = 6 * config.train.batch * model.heads * length * length if keeps_scores else 0
     examples = (config.data.train + config.data.heldout + config.data.test) * (length + 2 * model.outputs)
     return 4 * model.blocks * (tokens * per_token + scores) + examples

@@ -71,7 +71,7 @@ class Optimiser:
         self.rate.copy_((self.base_rate * self.decay**epoch).to(self.rate.dtype)[:, None])
 
     def update(self, gradients: Sequence[Tensor], alive: Tensor, step: Tensor) -> Tensor:
-        """One step for the members that are alive. Returns whose gradient is finite (m,); the others stay put too."""
+        """One step for members that are alive and whose gradient is finite. Returns its norm, before clipping (m,)."""
         flat = self.weights.flatten(gradients)
         norm: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)  # (m, 1)
         finite: Tensor = norm.isfinite()
@@ -81,7 +81,7 @@ class Optimiser:
         if self.moments is not None:
             flat = torch.where(self.is_adam & moving, self._adam(flat, step), flat)
         self.weights.matrix.sub_(self.rate * flat)
-        return finite[:, 0]
+        return norm[:, 0]
 
     def _adam(self, flat: Tensor, step: Tensor) -> Tensor:
         assert self.moments is not None

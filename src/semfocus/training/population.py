@@ -30,11 +30,16 @@ VERSIONS = 1024
 
 @dataclass(frozen=True)
 class Measured:
-    """Per member, on the device: mean loss, share of right targets, share of examples with all targets right."""
+    """Per member, on the device: mean loss, share of right targets, share of examples with all targets right.
+
+    From training also the mean of the gradient's norm over the steps of an epoch, before clipping, and its deviation.
+    """
 
     loss: Tensor  # (m,)
     accuracy: Tensor
-    sequence_accuracy: Tensor | None
+    sequence_accuracy: Tensor | None = None
+    gradient_norm: Tensor | None = None
+    gradient_deviation: Tensor | None = None
 
 
 class Population:
@@ -72,8 +77,9 @@ class Population:
         self.step_index = torch.zeros((), dtype=torch.int64, device=self.device)  # counts through the whole run
         self.cursor = torch.zeros((), dtype=torch.int64, device=self.device)  # batch within the epoch
         self.alive = torch.ones(members, dtype=torch.bool, device=self.device)
-        # Sums over an epoch of training: loss, right targets, counted targets; over an evaluation also whole sequences.
-        self.running = torch.zeros(3, members, dtype=torch.float64, device=self.device)
+        # Sums over an epoch of training: loss, right and counted targets, the gradient's norm and its square; over an
+        # evaluation: loss, right and counted targets, whole sequences.
+        self.running = torch.zeros(5, members, dtype=torch.float64, device=self.device)
         self.sums = torch.zeros(4, members, dtype=torch.float64, device=self.device)
         self.evaluated = torch.zeros((), dtype=torch.int64, device=self.device)  # examples so far
         self.train_step = self._captured(self._one_step) if on_gpu else self._one_step
@@ -89,8 +95,10 @@ class Population:
                 self.train_step()
                 if after_step is not None:
                     after_step(step)
-        loss, right, counted = self.running.clone()
-        return Measured(loss / self.steps_per_epoch, right / counted, None)
+        loss, right, counted, norm, square = self.running.clone()
+        steps = self.steps_per_epoch
+        spread = (square / steps - (norm / steps).square()).clamp(min=0).sqrt()
+        return Measured(loss / steps, right / counted, gradient_norm=norm / steps, gradient_deviation=spread)
 
     def start_epoch(self, epoch: int) -> None:
         self.model.train()
@@ -108,10 +116,10 @@ class Population:
         # The sum of the members' losses: no member's gradient sees another member.
         gradients = torch.autograd.grad(losses.sum(), self.weights.parameters)
         with torch.no_grad():
-            finite = self.optimiser.update(gradients, self.alive & losses.isfinite(), self.step_index)
-            self.alive &= finite & losses.isfinite()
+            norms = self.optimiser.update(gradients, self.alive & losses.isfinite(), self.step_index)
+            self.alive &= norms.isfinite() & losses.isfinite()
             right, _ = right_answers(logits, targets, counted)
-            parts = (losses, right.sum((1, 2)), counted.sum((1, 2)))
+            parts = (losses, right.sum((1, 2)), counted.sum((1, 2)), norms, norms.square())
             self.running += torch.stack([part.double() for part in parts])
             self.cursor += 1
             self.step_index += 1
@@ -156,13 +164,26 @@ class Population:
         """As many examples at once as memory allows, and if possible a number that divides all splits evenly."""
         config = self.model.config
         length = self.splits["train"].tokens.shape[2] + len(self.model.appended)
-        per_example = len(self.configs) * length * max(config.width, config.mlp_width, config.heads * length)
+        scores = 0 if self._keeps_no_scores(length) else config.heads * length
+        per_example = len(self.configs) * length * max(config.width, config.mlp_width, scores)
         if any(pattern.random or pattern.batch_dependent for pattern in self.model.patterns):
             return min(self.batch, examples)  # what such a pattern keeps must not depend on the size of the population
         most = min(max(1, EVALUATION_ELEMENTS[self.device.type] // per_example), examples)
         common = math.gcd(examples, *(split.examples for split in self.splits.values()))
         even = max(size for size in range(1, most + 1) if common % size == 0)
         return even if 4 * even >= most else most
+
+    def _keeps_no_scores(self, length: int) -> bool:
+        """Do kernels that never write a matrix of scores evaluate all members?"""
+        config = self.model.config
+        if self.device.type != "cuda":
+            return False
+        with precision(self.configs[0].precision):
+            names = {
+                self.model.implementation(i, (1, self.batch, config.heads, length, config.width), training=False)
+                for i in {pattern: i for i, pattern in enumerate(self.model.patterns)}.values()
+            }
+        return names <= {"fused", "sdpa"}
 
     def implementation(self, member: int) -> dict[str, str]:
         """Which attention a member trains and is evaluated with."""
@@ -171,7 +192,8 @@ class Population:
         names = {}
         for mode, examples in (("training", self.batch), ("evaluation", self._evaluation_batch(self.order.shape[1]))):
             shape = (together, examples, self.model.config.heads, length, self.model.config.width)
-            name = self.model.implementation(member, shape, training=mode == "training")
+            with precision(self.configs[0].precision):
+                name = self.model.implementation(member, shape, training=mode == "training")
             names[mode] = f"{name}, compiled" if self.compiled else name
         return names
 

@@ -44,7 +44,8 @@ class Progress:
             self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def finished(self, runs: int) -> None:
-        self.done += runs
+        """So many runs are over in all."""
+        self.done = runs
         self._refresh()
 
     def epoch(self, epoch: int, epochs: int, rows: list[dict[str, Any]], worked: int) -> None:

@@ -114,9 +114,12 @@ class DataConfig:
     seed: int | None = None  # None: the run's own seed
     random_labels: bool = False  # labels shuffled among the examples of each split
     pad_multiple: int = 1  # sequences are padded to a multiple of this
+    twin: int = 0  # n > 0: the n-th training example is replaced by another; 0: none
 
     def __post_init__(self) -> None:
-        _at_least(self, train=1, heldout=1, test=0, pad_multiple=1)
+        _at_least(self, train=1, heldout=1, test=0, pad_multiple=1, twin=0)
+        if self.twin > self.train:
+            raise ValueError(f"twin is {self.twin}; it must be at most train, {self.train}")
         if self.seed is not None:
             _at_least(self, seed=0)
 
@@ -131,9 +134,17 @@ class TrainConfig:
     probe_every: int = 0  # steps between probes; 0: no probe
     probe_epochs: int = 20  # epochs in which to probe
     probe_examples: int = 1000  # the first training examples
+    diagnose_every: int = 0  # epochs between diagnostics of the attention; 0: none
+    diagnose_examples: int = 128  # the first training examples
+    keep_weights_every: int = 0  # epochs between snapshots of the weights, first and last included; 0: none
 
     def __post_init__(self) -> None:
         _at_least(self, epochs=0, batch=1, eval_every=1, probe_every=0, probe_epochs=0, probe_examples=1)
+        _at_least(self, diagnose_every=0, diagnose_examples=1, keep_weights_every=0)
+        if self.diagnose_every % self.eval_every:
+            raise ValueError(
+                f"diagnose_every is {self.diagnose_every}; it must be a multiple of eval_every, {self.eval_every}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,29 @@
 """The folder of one run: ``DIR/runs/<hash>/`` with config, environment, metrics, summary and weights.
 
+A run with ``train.keep_weights_every`` also has ``snapshots/epoch-N.safetensors``: its weights after epoch N.
+
 Everything is JSON, JSON lines or safetensors, readable without this package.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from .convergence import summarise
-from .files import append_lines, finite, keep_lines, read_lines, write_atomic, write_json
+from .files import StorageError, append_lines, explained, finite, keep_lines, read_lines, write_atomic, write_json
 from .protocol import RunConfig
+
+SNAPSHOTS = "snapshots"
+#: The name of a snapshot inside its run's folder. Digits are written once only: no two names for one epoch.
+SNAPSHOT = re.compile(rf"{SNAPSHOTS}/epoch-(0|[1-9][0-9]{{0,8}})\.safetensors")
 
 
 class RunDirectory:
@@ -51,8 +59,30 @@ class RunDirectory:
 
     def finish(self, weights: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
         """Weights first, summary last: a run with a summary is complete."""
-        data = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
-        write_atomic(self.path / "weights.safetensors", data)
+        self._write("weights.safetensors", weights)
         summary = {**finite(facts), **summarise(self.metrics())}
         write_json(self.path / "summary.json", summary)
         return summary
+
+    def keep_weights(self, epoch: int, weights: dict[str, Tensor]) -> None:
+        """A snapshot of the weights after so many epochs. One that is there already is replaced as a whole."""
+        self._write(f"{SNAPSHOTS}/epoch-{epoch}.safetensors", weights)
+
+    def snapshots(self) -> dict[int, str]:
+        """The snapshots that there are, by epoch: their names inside this folder."""
+        names = (f"{SNAPSHOTS}/{path.name}" for path in (self.path / SNAPSHOTS).glob("*"))
+        return {int(found[1]): name for name in sorted(names) if (found := SNAPSHOT.fullmatch(name))}
+
+    def weights_after(self, epoch: int) -> dict[str, Tensor]:
+        """The weights of a snapshot, as those of a population of one: every tensor (1, ...)."""
+        path = self.path / SNAPSHOTS / f"epoch-{epoch}.safetensors"
+        with explained(path, "read"):
+            data = path.read_bytes()
+        try:
+            return safetensors.torch.load(data)
+        except SafetensorError as error:
+            raise StorageError(f"{path} is damaged ({error}); train the run again") from None
+
+    def _write(self, name: str, weights: dict[str, Tensor]) -> None:
+        data = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()})
+        write_atomic(self.path / name, data)

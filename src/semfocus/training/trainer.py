@@ -5,17 +5,17 @@ from __future__ import annotations
 import fcntl
 import gc
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
+from .. import diagnostics
 from . import checkpoint, environment
-from .files import StorageError, explained
+from .files import explained
 from .groups import Group, members_that_fit, plan, recorded
 from .population import Measured, Population
 from .progress import Progress
@@ -25,6 +25,10 @@ from .threads import choose_threads
 
 #: Seconds between writing metrics to disk. What is in memory only is computed again after a crash.
 FLUSH_EVERY = 2.0
+#: Measured every ``train.diagnose_every`` epochs.
+DIAGNOSTICS = ("dispersion", "separation", "in_degree", "entropy", "effective_support", "kept_mass", "weight_norms")
+#: Seconds between looks at what another process is doing.
+POLL_EVERY = 0.5
 
 
 class TrainingError(Exception):
@@ -43,6 +47,7 @@ class Trainer:
         checkpoint_seconds: float = 60.0,
         checkpoint_epochs: int | None = None,
         progress: Progress | None = None,
+        stopping: Callable[[], bool] = lambda: False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.out = Path(out)
@@ -51,35 +56,62 @@ class Trainer:
         self.checkpoint_seconds = checkpoint_seconds
         self.checkpoint_epochs = checkpoint_epochs
         self.progress = progress or Progress(None)
+        self.stopping = stopping  # asked after every epoch: if so, a checkpoint is written and training ends
         self.dtype = dtype
 
     def run(self, configs: Sequence[RunConfig]) -> list[RunDirectory]:
-        """All runs, in the order given; those with a summary already are not repeated."""
-        directories = {config.hash: RunDirectory(self.out, config.hash) for config in configs}
-        unfinished = {config.hash: config for config in configs if not directories[config.hash].is_finished()}
+        """All runs, in the order given; those with a summary already are not repeated.
+
+        Several processes may train into one folder: each group is claimed by one of them, and what a killed process
+        leaves behind is taken over by the others.
+        """
+        wanted = {config.hash: config for config in configs}
+        directories = {run: RunDirectory(self.out, run) for run in wanted}
         threads = torch.get_num_threads()
         try:
-            self._train(directories, unfinished)
+            self._train(wanted, directories)
         finally:
             torch.set_num_threads(threads)
         return list(directories.values())
 
-    def _train(self, directories: dict[str, RunDirectory], unfinished: dict[str, RunConfig]) -> None:
+    def _train(self, wanted: dict[str, RunConfig], directories: dict[str, RunDirectory]) -> None:
+        unfinished = {run: config for run, config in wanted.items() if not directories[run].is_finished()}
+        self.progress.plan(len(wanted), sum(config.train.epochs for config in unfinished.values()))
+        waiting = False
+        while unfinished:
+            self.progress.finished(len(wanted) - len(unfinished))
+            claimed = self._claim(unfinished)
+            if claimed is not None:
+                group, lock = claimed
+                with lock:
+                    if not self._fits(group):
+                        self._halve(group)
+            else:
+                if not waiting:
+                    self.progress.say(f"another process trains the last {len(unfinished)} runs; waiting for them")
+                waiting = True
+                time.sleep(POLL_EVERY)
+            unfinished = {run: config for run, config in unfinished.items() if not directories[run].is_finished()}
+        self.progress.finished(len(wanted))
+
+    def _claim(self, unfinished: dict[str, RunConfig]) -> tuple[Group, IO[str]] | None:
+        """The next group that no other process has, with its lock; None where others have all that is left."""
         with locked(self.out):
             groups = recorded(self.out, set(unfinished))
             grouped = {run for group in groups for run in group.runs}
             rest = [config for run, config in unfinished.items() if run not in grouped]
             groups += plan(rest, lambda config: members_that_fit(config, self.device))
-            work = sum(len(group.configs) * group.configs[0].train.epochs for group in groups)
-            self.progress.plan(len(directories), work)
-            self.progress.finished(len(directories) - len(unfinished))
-            queue = deque(groups)
-            while queue:
-                group = queue.popleft()
-                if self._fits(group):
-                    self.progress.finished(len(group.configs))
-                else:
-                    queue.extendleft(reversed(self._halve(group)))
+            for group in groups:
+                lock = try_lock(group.folder(self.out) / ".lock")
+                if lock is None:
+                    continue
+                if all(RunDirectory(self.out, run).is_finished() for run in group.runs):  # by now
+                    checkpoint.remove(group.folder(self.out))
+                    lock.close()
+                    continue
+                group.record(self.out)
+                return group, lock
+        return None
 
     def _fits(self, group: Group) -> bool:
         """Trains a group to its end; False if the device's memory did not hold it."""
@@ -94,7 +126,8 @@ class Trainer:
             torch.cuda.empty_cache()
         return False
 
-    def _halve(self, group: Group) -> tuple[Group, Group]:
+    def _halve(self, group: Group) -> None:
+        """Leaves two groups in the place of one that did not fit, each with its part of the last checkpoint."""
         members = len(group.configs)
         if members == 1:
             raise TrainingError(
@@ -104,12 +137,12 @@ class Trainer:
         self.progress.say(f"out of memory with {members} models at once; going on with groups of {len(second.configs)}")
         folder = group.folder(self.out)
         found = checkpoint.load(folder, self.progress.say)
-        for half, rows in ((first, slice(0, members // 2)), (second, slice(members // 2, members))):
-            half.record(self.out)
-            if found is not None:
-                checkpoint.save(half.folder(self.out), found[0], {name: t[rows] for name, t in found[1].items()})
-        checkpoint.remove(folder)
-        return first, second
+        with locked(self.out):
+            for half, rows in ((first, slice(0, members // 2)), (second, slice(members // 2, members))):
+                half.record(self.out)
+                if found is not None:
+                    checkpoint.save(half.folder(self.out), found[0], {name: t[rows] for name, t in found[1].items()})
+            checkpoint.remove(folder)
 
 
 class GroupTraining:
@@ -127,14 +160,16 @@ class GroupTraining:
         self.probes: list[list[dict[str, Any]]] = [[] for _ in group.configs]
         self.newest: list[dict[str, Any]] = []
         self.flushed = self.saved = time.monotonic()
+        self.measured = time.perf_counter()
 
     def run(self) -> None:
         self._choose_threads()
         done = self._restore()
         self._start(done)
         if done == 0:
-            self._measure(0, 0.0, None)
+            self._measure(0, None)
             self._flush()
+            self._keep_weights(0)
         self.trainer.progress.work -= done * len(self.directories)
         for epoch in range(done, self.config.epochs):
             self._epoch(epoch)
@@ -178,7 +213,6 @@ class GroupTraining:
         self.group.record(self.out)
 
     def _epoch(self, epoch: int) -> None:
-        start = time.perf_counter()
         probing = self.config.probe_every > 0 and epoch < self.config.probe_epochs
         probes: list[tuple[int, Measured]] = []
 
@@ -191,22 +225,26 @@ class GroupTraining:
         done = epoch + 1
         last = done == self.config.epochs
         if done % self.config.eval_every == 0 or last:
-            self._measure(done, time.perf_counter() - start, running)
+            self._measure(done, running)
         else:
             self._note_divergence(done, self.population.alive.cpu())
         for step, measured in probes:
             self._add_probe(done, step, measured)
+        self._keep_weights(done)  # before the checkpoint: what goes on from there need not look back
         self.trainer.progress.epoch(done, self.config.epochs, self.newest, len(self.directories))
         now = time.monotonic()
         if now - self.flushed >= FLUSH_EVERY or last:
             self._flush()
         every = self.trainer.checkpoint_epochs
-        if now - self.saved >= self.trainer.checkpoint_seconds or (every and done % every == 0) or last:
+        stopping = self.trainer.stopping()
+        if now - self.saved >= self.trainer.checkpoint_seconds or (every and done % every == 0) or last or stopping:
             self._flush()
             checkpoint.save(self.folder, done, self._state())
             self.saved = now
+        if stopping and not last:
+            raise KeyboardInterrupt
 
-    def _measure(self, epoch: int, seconds: float, running: Measured | None) -> None:
+    def _measure(self, epoch: int, running: Measured | None) -> None:
         """Evaluates all members and adds a line for each that has not diverged before."""
         columns: dict[str, Tensor] = {}
         for split in ("train", "heldout"):
@@ -214,16 +252,43 @@ class GroupTraining:
             columns |= _columns(split, measured, self.population.model.config.read_out == "tape")
         if running is not None:
             columns |= {"running_loss": running.loss, "running_accuracy": running.accuracy}
+            if running.gradient_norm is not None and running.gradient_deviation is not None:
+                columns |= {"gradient_norm": running.gradient_norm, "gradient_deviation": running.gradient_deviation}
         # The only wait for the device in an epoch.
         table = torch.stack([column.double() for column in columns.values()] + [self.population.alive.double()]).cpu()
+        now = time.perf_counter()
+        seconds, self.measured = now - self.measured, now  # of the whole population, since its last line
         before = self.diverged.clone()
         self._note_divergence(epoch, table[-1].bool() & table[0].isfinite())
         self.newest = []
+        diagnosed = self._diagnose(epoch)
         for i, values in enumerate(table[:-1].T.tolist()):
             if before[i] < 0:
                 row = {"epoch": epoch, **dict(zip(columns, values, strict=True)), "seconds": round(seconds, 4)}
+                if diagnosed is not None:
+                    row["diagnostics"] = diagnosed[i]
                 self.rows[i].append(row)
                 self.newest.append(row)
+
+    def _diagnose(self, epoch: int) -> list[dict[str, Any]] | None:
+        """Per member, what its attention does on its first training examples; None when it is not time for it."""
+        every = self.config.diagnose_every
+        if not every or (epoch % every and epoch != self.config.epochs):
+            return None
+        split = self.population.splits["train"]
+        first = torch.arange(min(self.config.diagnose_examples, split.examples), device=self.population.device)
+        tokens, _, _ = split.take(first.expand(len(self.directories), -1))
+        probes = diagnostics.Probe.of_population(self.population.model, tokens)
+        measured = {name: diagnostics.get(name) for name in DIAGNOSTICS}
+        return [{name: one.measure(probe)["pooled"] for name, one in measured.items()} for probe in probes]
+
+    def _keep_weights(self, epoch: int) -> None:
+        """Snapshots of the members that have not diverged, where it is this epoch's turn."""
+        every = self.config.keep_weights_every
+        if not every or (epoch % every and epoch != self.config.epochs):
+            return
+        for i in (self.diverged < 0).nonzero().flatten().tolist():
+            self.directories[i].keep_weights(epoch, self.population.weights_of(i))
 
     def _note_divergence(self, epoch: int, alive: Tensor) -> None:
         newly = (self.diverged < 0) & ~alive
@@ -274,15 +339,23 @@ def _columns(split: str, measured: Measured, tape: bool) -> dict[str, Tensor]:
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
-    """One trainer per folder. The lock dies with its process, however that ends."""
+    """Only one process at a time decides who trains what. Held for moments; it dies with its process."""
     with explained(out, "write into"):
         out.mkdir(parents=True, exist_ok=True)
-        file = open(out / ".lock", "w")  # noqa: SIM115 (held until the end)
+        file = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StorageError(
-                f"another process is training into {out}; wait for it or choose another folder"
-            ) from None
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """The lock of a group, an open file; None where another process holds it. It dies with its process, however."""
+    with explained(path, "write"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w")  # noqa: SIM115 (held until the group is done)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file

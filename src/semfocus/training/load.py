@@ -1,0 +1,39 @@
+"""A trained model back from its run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..model import Transformer
+from .files import StorageError, explained
+
+
+def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Transformer:
+    """The model of a finished run, in evaluation mode: a population of one.
+
+    model = semfocus.load_run("lab/convergence/runs/0f3a...")
+    logits = model(tokens)  # tokens (b, t) -> (1, b, outputs, classes)
+    """
+    import safetensors.torch  # an extra package: the library itself must import without it
+    from safetensors import SafetensorError
+
+    from .run_directory import RunDirectory
+
+    path = Path(directory)
+    run = RunDirectory(path.parent.parent, path.name)
+    if path.parent.name != "runs" or not (path / "config.json").is_file():
+        raise StorageError(f"{path} is no run directory; it must be .../runs/<hash> with a config.json")
+    if not (path / "weights.safetensors").is_file():
+        state = "has no weights (packed without them?)" if run.is_finished() else "is not finished"
+        raise StorageError(f"{path} {state}; train it again to get its model")
+    config = run.config()
+    model = Transformer(config.model_config(), config.pattern, config.seed, device=device)
+    with explained(path, "read"):
+        data = (path / "weights.safetensors").read_bytes()
+    try:
+        model.load_state_dict(safetensors.torch.load(data))
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        raise StorageError(f"{path / 'weights.safetensors'} does not fit its config.json ({error})") from None
+    return model.eval()
