@@ -14,14 +14,14 @@ install = $(BIN)/python -m pip install -q --disable-pip-version-check \
 .PHONY: demo test test-gpu check clean help
 
 help:
-	@echo "make demo       install, then compare full, banded and top-k attention on a small task (minutes)"
+	@echo "make demo       install, then the convergence study at size quick (about 5 minutes, 2 cores), and its page"
 	@echo "make test       install with the test tools, then run the tests"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make check      ruff and mypy over src"
 	@echo "make clean      remove the environment and caches"
 
 demo: $(VENV)/.lab
-	$(BIN)/semfocus demo
+	$(BIN)/semfocus run convergence --size quick --device cpu --out demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2

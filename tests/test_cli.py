@@ -7,7 +7,6 @@ import textwrap
 
 import pytest
 
-from semfocus import patterns
 from semfocus.cli import main
 from semfocus.contract import CHECKS
 
@@ -28,14 +27,6 @@ heldout = 20
 [train]
 epochs = 2
 """
-
-
-@pytest.fixture(autouse=True)
-def _forget_plugins():
-    before = dict(patterns.registry._added)
-    yield
-    patterns.registry._added.clear()
-    patterns.registry._added.update(before)
 
 
 def test_help_does_not_wait_for_torch():
@@ -161,15 +152,3 @@ def test_a_plugin_s_pattern_trains(tmp_path, capsys):
     ]
     assert main([*command, "--device", "cpu"]) == 0
     assert "finished" in capsys.readouterr().out
-
-
-def test_demo_ends_with_a_table_and_where_it_wrote(tmp_path, capsys, monkeypatch):
-    from semfocus import demo
-
-    monkeypatch.setitem(demo.SIZE, "data", {"train": 50, "heldout": 20})
-    assert main(["demo", "--out", str(tmp_path / "demo"), "--seeds", "2", "--epochs", "2"]) == 0
-    out = capsys.readouterr().out
-    assert "Convergence on Even Pairs" in out
-    assert "results.json" in out
-    written = json.loads((tmp_path / "demo" / "results.json").read_text())
-    assert set(written["variants"]) == set(demo.VARIANTS)

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import semfocus
-from semfocus import patterns, tasks
+from semfocus import diagnostics, patterns, studies, tasks
 from semfocus.registry import snake_case, suggestion
 
 
-@pytest.mark.parametrize("registry", [patterns.registry, tasks.registry], ids=lambda r: r.noun)
+@pytest.mark.parametrize(
+    "registry", [patterns.registry, tasks.registry, studies.registry, diagnostics.registry], ids=lambda r: r.noun
+)
 def test_the_file_s_stem_is_the_name(registry):
     for name in registry.own_names():
         cls = registry.find(name)

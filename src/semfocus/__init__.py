@@ -17,7 +17,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "attention": "functional",
     "Pattern": "patterns",
-    "register": "patterns",
+    "register": "plugins",
+    "load_run": "training.load",
     "Full": "patterns.full",
     "Banded": "patterns.banded",
     "BlockLocal": "patterns.block_local",
@@ -31,7 +32,7 @@ _LAZY = {
     "Transformer": "model",
     "ModelConfig": "model",
 }
-_ROOMS = ("functional", "model", "patterns", "tasks", "training")
+_ROOMS = ("diagnostics", "functional", "lab", "model", "patterns", "studies", "tasks", "theory", "training")
 
 __all__ = [
     "Banded",
@@ -48,13 +49,14 @@ __all__ = [
     "TopK",
     "Transformer",
     "attention",
+    "load_run",
     "register",
 ]
 
 if TYPE_CHECKING:
     from .functional import attention
     from .model import ModelConfig, Transformer
-    from .patterns import Pattern, register
+    from .patterns import Pattern
     from .patterns.banded import Banded
     from .patterns.block_local import BlockLocal
     from .patterns.bottom_k import BottomK
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
     from .patterns.strided import Strided
     from .patterns.swapped_top_k import SwappedTopK
     from .patterns.top_k import TopK
+    from .plugins import register
+    from .training.load import load_run
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""``python -m semfocus``: the same as the command ``semfocus``."""
+"""``python -m semfocus``"""
 
 import sys
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
+
+EPILOG = """\
+examples:
+  semfocus list                                        everything there is, one line each
+  semfocus run convergence --size quick                does focus converge faster? 2 CPU cores, minutes
+  semfocus run convergence --size small --device cuda  the same at the paper's size on two tasks
+  semfocus show "banded(5, global_tokens=1)"           who attends to whom
+"""
 
 
 class UserError(Exception):
@@ -16,31 +25,118 @@ class UserError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    options = parser().parse_args(arguments)
+    options = parse(arguments)
+    module, function = options.command
     try:
-        status: int = options.run(options)
+        command = getattr(importlib.import_module(f"semfocus.commands.{module}"), function)
+        status: int = command(options)
         return status
     except UserError as error:
         print(f"semfocus: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nsemfocus: stopped; run the same command again to go on", file=sys.stderr)
+        print(
+            f"\nsemfocus: stopped; {getattr(options, 'again', 'run the same command again to go on')}", file=sys.stderr
+        )
         return 130
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Arguments, checked. Overrides may stand anywhere: argparse gathers them before the first option only."""
+    top = parser()
+    options, rest = top.parse_known_args(arguments)
+    if rest and hasattr(options, "overrides") and not any(word.startswith("-") for word in rest):
+        options.overrides = [*options.overrides, *rest]
+    elif rest:
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
 
 
 def parser() -> argparse.ArgumentParser:
     """All commands with their options."""
-    top = argparse.ArgumentParser(prog="semfocus", description="Attention that focuses.")
+    top = argparse.ArgumentParser(
+        prog="semfocus",
+        description="Attention that focuses: a laboratory for top-k attention.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     top.add_argument("--version", action="version", version=f"semfocus {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
+    _look(commands)
+    _study(commands)
+    _travel(commands)
+    _train(commands)
+    return top
 
-    demo = commands.add_parser("demo", help="compare full, banded and top-k attention on a small task")
-    demo.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="where to write (default: demo)")
-    demo.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
-    demo.add_argument("--seeds", type=positive, default=3, metavar="N", help="seeds per pattern (default: 3)")
-    demo.add_argument("--epochs", type=positive, default=45, metavar="N", help="epochs (default: 45)")
-    demo.set_defaults(run=run_demo)
 
+Commands = argparse._SubParsersAction  # argparse has no public name for it
+
+
+def _look(commands: Commands[argparse.ArgumentParser]) -> None:
+    listed = commands.add_parser("list", help="patterns, tasks, studies and diagnostics, one line each")
+    listed.add_argument("noun", nargs="?", choices=("patterns", "tasks", "studies", "diagnostics"))
+    _plugin(listed)
+    listed.set_defaults(command=("look", "show_list"))
+
+    show = commands.add_parser("show", help="draw who attends to whom")
+    show.add_argument("pattern", metavar="PATTERN", help='such as top_k(5) or "banded(5, global_tokens=1)"')
+    show.add_argument("--length", type=positive, default=24, metavar="N", help="tokens (default: 24)")
+    show.add_argument("--causal", action="store_true", help="no query sees later keys")
+    show.add_argument("--seed", type=int, default=0, metavar="N", help="of the random scores (default: 0)")
+    _plugin(show)
+    show.set_defaults(command=("look", "show_pattern"))
+
+    check = commands.add_parser("check", help="run the contract tests on a pattern of your own")
+    check.add_argument("file", type=Path, help="a Python file with a class under @semfocus.register")
+    check.set_defaults(command=("look", "check_pattern"))
+
+
+def _study(commands: Commands[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser(
+        "run", help="run a study and write its page", description="Runs a study, or goes on with it; writes its page."
+    )
+    run.add_argument("study", metavar="STUDY", help="one of `semfocus list studies`")
+    run.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="lay over every run's config: model.width=32")
+    run.add_argument("--size", default="quick", metavar="SIZE", help="smoke, quick (default), small or paper")
+    run.add_argument("--seeds", type=positive, metavar="N", help="seeds per arm (default: the size's own)")
+    run.add_argument("--out", type=Path, default=Path("lab"), metavar="DIR", help="where to write (default: lab)")
+    run.add_argument("--no-clock", action="store_true", help="do not time one step of each pattern at the end")
+    _where(run)
+    run.set_defaults(command=("study", "run_study"))
+
+    resume = commands.add_parser("resume", help="go on with every unfinished study in a folder")
+    resume.add_argument("directory", type=Path, metavar="DIR")
+    resume.add_argument("--no-clock", action="store_true", help=argparse.SUPPRESS)
+    _where(resume)
+    resume.set_defaults(command=("study", "resume_studies"))
+
+    for name, text in (("status", "how far the studies in a folder are"), ("report", "write their pages again")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("directory", type=Path, metavar="DIR")
+        _plugin(command)
+        command.set_defaults(command=("study", f"show_{name}"))
+
+    live = commands.add_parser("live", help="mirror a running study into TensorBoard")
+    live.add_argument("directory", type=Path, metavar="DIR")
+    live.add_argument("--once", action="store_true", help="mirror what is there and stop")
+    live.set_defaults(command=("study", "follow_live"))
+
+
+def _travel(commands: Commands[argparse.ArgumentParser]) -> None:
+    pack = commands.add_parser("pack", help="a folder's finished runs as zip files of at most 15 MB")
+    pack.add_argument("directory", type=Path, metavar="DIR")
+    pack.add_argument("file", type=Path, metavar="FILE", help="FILE.zip; more parts are FILE-2.zip and so on")
+    pack.add_argument("--new", action="store_true", help="only what no earlier pack wrote")
+    pack.add_argument("--without-weights", action="store_true", help="curves and summaries only")
+    pack.set_defaults(command=("travel", "pack_store"))
+
+    unpack = commands.add_parser("unpack", help="add such files to a folder")
+    unpack.add_argument("file", type=Path, metavar="FILE")
+    unpack.add_argument("directory", type=Path, metavar="DIR")
+    unpack.set_defaults(command=("travel", "unpack_store"))
+
+
+def _train(commands: Commands[argparse.ArgumentParser]) -> None:
     train = commands.add_parser("train", help="train runs described in TOML or JSON files")
     train.add_argument("configs", nargs="+", type=Path, metavar="CONFIG", help="a .toml or .json file per run")
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the run directories go")
@@ -48,13 +144,23 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--seeds", type=positive, default=1, metavar="N", help="train each run with N seeds, counted up")
     train.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: measured)")
     train.add_argument("--checkpoint-every", type=positive, metavar="N", help="checkpoint every N epochs too")
-    train.add_argument("--plugin", type=Path, action="append", default=[], metavar="FILE", help="registers patterns")
-    train.set_defaults(run=run_train)
+    _plugin(train)
+    train.set_defaults(command=("train", "train_runs"))
 
-    check = commands.add_parser("check", help="run the contract tests on a pattern of your own")
-    check.add_argument("file", type=Path, help="a Python file with a class under @semfocus.register")
-    check.set_defaults(run=run_check)
-    return top
+
+def _where(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if any")
+    command.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: measured)")
+    command.add_argument(
+        "--on", default="local", metavar="WHERE", help="local (default), ray, or ray://HOST:PORT: many machines"
+    )
+    _plugin(command)
+
+
+def _plugin(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--plugin", type=Path, action="append", default=[], metavar="FILE", help="a file with patterns, tasks, studies"
+    )
 
 
 def positive(text: str) -> int:
@@ -63,131 +169,6 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return number
-
-
-def run_demo(options: argparse.Namespace) -> int:
-    """``semfocus demo``"""
-    lab_installed()
-    from rich.console import Console
-
-    from . import demo
-    from .training.files import StorageError
-
-    try:
-        demo.run(options.out, chosen_device(options.device), options.seeds, options.epochs, Console())
-    except StorageError as error:
-        raise UserError(str(error)) from None
-    return 0
-
-
-def run_train(options: argparse.Namespace) -> int:
-    """``semfocus train``"""
-    lab_installed()
-    import dataclasses
-
-    from rich.console import Console
-
-    from .training import ConfigError, RunConfig
-    from .training.files import StorageError
-    from .training.progress import Progress
-    from .training.trainer import Trainer, TrainingError
-
-    for plugin in options.plugin:
-        load_plugin(plugin)
-    device = chosen_device(options.device)
-    console = Console()
-    try:
-        given = [RunConfig.load(path) for path in options.configs]
-        try:
-            configs = [dataclasses.replace(c, seed=c.seed + i) for c in given for i in range(options.seeds)]
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        with Progress(console) as progress:
-            trainer = Trainer(
-                options.out,
-                device=device,
-                threads=options.threads,
-                checkpoint_epochs=options.checkpoint_every,
-                progress=progress,
-            )
-            directories = trainer.run(configs)
-    except (ConfigError, StorageError, TrainingError) as error:
-        raise UserError(str(error)) from None
-    for directory in directories:
-        summary = directory.summary()
-        epoch = summary["train_convergence"]["0.95"]
-        reached = "not reached" if epoch is None else f"epoch {epoch}"
-        accuracy = summary["last_heldout_accuracy"]
-        shown = "-" if accuracy is None else f"{accuracy:.1%}"
-        console.print(
-            f"{directory.path}  {summary['status']}  95 % of training examples: {reached}  held-out {shown}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    return 0
-
-
-def run_check(options: argparse.Namespace) -> int:
-    """``semfocus check``"""
-    from . import contract, patterns
-
-    before = set(patterns.names())
-    load_plugin(options.file)
-    new = [name for name in patterns.names() if name not in before]
-    if not new:
-        raise UserError(f"{options.file} registers no pattern; decorate its class with @semfocus.register")
-    broken = 0
-    for name in new:
-        try:
-            examples = patterns.find(name).examples()
-        except Exception as error:
-            raise UserError(
-                f"{name}: no instance to test ({error}); give the knobs defaults or define examples()"
-            ) from None
-        for pattern in examples:
-            failed = contract.failures(pattern)
-            broken += len(failed)
-            print(f"{pattern.label}: {len(contract.CHECKS) - len(failed)} of {len(contract.CHECKS)} checks passed")
-            for check, reason in failed.items():
-                print(f"  FAILED {check}: {reason}")
-    return 1 if broken else 0
-
-
-def load_plugin(path: Path) -> None:
-    """Runs a user's file, so that what it registers is known."""
-    import importlib.util
-
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    name = f"semfocus_plugin_{path.stem}"  # never the name of a module that exists
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{path}: {type(error).__name__}: {error}") from None
-
-
-def chosen_device(name: str) -> str:
-    """``auto`` is a GPU if there is one."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device is cuda; this machine has no CUDA device that torch can use (try cpu)")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-
-
-def lab_installed() -> None:
-    """Training needs the extra packages of ``semfocus[lab]``."""
-    from importlib.util import find_spec
-
-    missing = [name for name in ("rich", "safetensors") if find_spec(name) is None]
-    if missing:
-        raise UserError(f"this command needs {', '.join(missing)}; install with: pip install 'semfocus[lab]'")
 
 
 if __name__ == "__main__":

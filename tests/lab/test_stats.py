@@ -256,7 +256,7 @@ def test_the_interval_is_about_as_wide_as_students():
 def test_many_seeds_draw_subsets_and_agree_with_enumeration(monkeypatch):
     d = np.random.default_rng(4).normal(0.4, 1.0, EXACT_SEEDS).tolist()
     exact = SignFlip.of(d)
-    monkeypatch.setattr("semfocus.lab.stats.EXACT_SEEDS", EXACT_SEEDS - 1)
+    monkeypatch.setattr("semfocus.lab.stats.sign_flip.EXACT_SEEDS", EXACT_SEEDS - 1)
     drawn = SignFlip.of(d)
     assert (exact.exact, drawn.exact) == (True, False)
     assert exact.means.size == 2**EXACT_SEEDS - 1
@@ -345,7 +345,7 @@ def test_more_than_a_fifth_censored_is_said(censored, heavy):
         assert (found.warning is not None) == heavy
     if heavy:
         assert found.warning == (
-            "More than 20% censored: 0 of 10 seeds of a and 3 of 10 seeds of b did not converge within 100 epochs."
+            "More than 20 % censored: 0 of 10 seeds of a and 3 of 10 seeds of b did not converge within 100 epochs."
         )
 
 

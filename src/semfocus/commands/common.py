@@ -1,0 +1,80 @@
+"""What several commands need."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from ..cli import UserError
+
+
+def load_plugins(paths: list[Path]) -> None:
+    """Runs the files of ``--plugin``."""
+    from .. import plugins
+
+    for path in paths:
+        try:
+            plugins.load(path)
+        except plugins.PluginError as error:
+            raise UserError(str(error)) from None
+
+
+def need(extra: str, *packages: str) -> None:
+    """Refuses a command whose packages are not installed."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise UserError(f"this command needs {', '.join(missing)}; install with: pip install 'semfocus[{extra}]'")
+
+
+def need_lab() -> None:
+    need("lab", "rich", "safetensors", "scipy", "matplotlib", "jinja2")
+
+
+def chosen_device(name: str) -> str:
+    """``auto`` is a GPU if there is one."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device is cuda; this machine has no CUDA device that torch can use (try cpu)")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Turns the errors that are a user's to mend into a ``UserError``."""
+    from ..training.files import StorageError
+    from ..training.strict import ConfigError
+    from ..training.trainer import TrainingError
+
+    try:
+        yield
+    except (ConfigError, StorageError, TrainingError) as error:
+        raise UserError(str(error)) from None
+
+
+@contextmanager
+def stopping_after_the_epoch() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the epoch end and its checkpoint be written, the second stops at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nsemfocus: stopping after this epoch (Ctrl-C again: at once)", file=sys.stderr)
+
+    try:
+        before = signal.signal(signal.SIGINT, ask)
+    except ValueError:  # not the main thread: whoever runs us decides
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

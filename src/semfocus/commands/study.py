@@ -1,0 +1,197 @@
+"""``semfocus run``, ``resume``, ``status``, ``report`` and ``live``"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..cli import UserError
+from .common import chosen_device, load_plugins, need, need_lab, one_sentence, stopping_after_the_epoch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..lab.execute import Executor
+    from ..lab.results import Results, Status
+    from ..lab.store import Manifest, Question
+    from ..lab.study import Study
+    from ..training.progress import Progress
+
+
+STATUSES: tuple[Status, ...] = ("finished", "diverged", "running", "waiting")
+
+
+def run_study(options: argparse.Namespace) -> int:
+    """Plans, trains, times, judges, and writes the page."""
+    need_lab()
+    from .. import studies
+    from ..lab.execute import ask, plan
+
+    load_plugins(options.plugin)
+    with one_sentence():
+        try:
+            study = studies.get(options.study)
+            question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
+            manifest = plan(study, question)
+        except ValueError as error:  # an unknown study, size or field
+            raise UserError(str(error)) from None
+        options.again = _again(options.out, study.name, options.plugin)
+        _one(study, question, options.out, options, None, manifest)
+    return 0
+
+
+def resume_studies(options: argparse.Namespace) -> int:
+    """Goes on with what a folder's manifests name."""
+    need_lab()
+    from ..lab.results import Results
+    from ..lab.store import stores
+
+    load_plugins(options.plugin)
+    options.again = f"semfocus resume {options.directory} goes on"
+    with one_sentence():
+        work = []
+        for store in stores(options.directory):
+            for name in store.names():
+                manifest = store.manifest(name)
+                if any(run.summary is None for _, run in Results(store, manifest).every_run()):
+                    work.append((store, manifest))
+        for store, manifest in work:
+            question = replace(manifest.question, plugins=tuple(str(p) for p in options.plugin))
+            _one(_study(question.study), question, store.path.parent, options, manifest, manifest)
+    if not work:
+        print(f"nothing to resume: every study in {options.directory} is finished")
+    return 0
+
+
+def _one(
+    study: Study,
+    question: Question,
+    root: Path,
+    options: argparse.Namespace,
+    resumed: Manifest | None,
+    planned: Manifest,
+) -> None:
+    from rich.console import Console
+
+    from ..lab.execute import execute, time_steps
+    from ..report.page import build
+    from ..training.progress import Progress
+
+    device = chosen_device(options.device)
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    size = study.size(question.size)
+    say(f"{study.name}: {study.summary}")
+    say(f"size {question.size} ({size.summary}): {len(planned.arms)} arms, {len(planned.configs())} runs, on {device}")
+    with stopping_after_the_epoch() as stopping, Progress(console) as progress:
+        train = _executor(options, device, progress, stopping)
+        results = execute(study, question, root, train, say, resumed)
+        study.measure(results, device, say)
+        if not options.no_clock:
+            time_steps(results, device, say)
+    page = build(study, results)
+    _verdicts(study, results, console)
+    say(f"the page: {page}")
+
+
+def _executor(options: argparse.Namespace, device: str, progress: Progress, stopping: Callable[[], bool]) -> Executor:
+    if options.on == "local":
+        from ..lab.execute import on_this_machine
+
+        return on_this_machine(device, options.threads, progress, stopping)
+    if options.on == "ray" or options.on.startswith("ray://"):
+        need("ray", "ray")
+        from ..lab.cluster import on_ray
+
+        address = options.on if options.on.startswith("ray://") else None
+        return on_ray(address, options.device, options.threads, progress, stopping, options.plugin)
+    raise UserError(f"--on is {options.on!r}; choose local, ray or ray://HOST:PORT")
+
+
+def _verdicts(study: Study, results: Results, console: Console) -> None:
+    """What the page says first, in the terminal too."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"{study.name}, {results.question.size}", title_justify="left")
+    for column in ("claim", "statement", "verdict", "evidence"):
+        table.add_column(column)
+    colours = {"confirmed": "green", "refuted": "red", "no difference": "cyan", "undecided": "yellow"}
+    for claim in study.claims(results):
+        judged = claim.judge(results)
+        evidence = judged.sentence
+        if len(judged.lines) == 1:
+            line = judged.lines[0]
+            evidence = f"{line.subject}: {line.shown}" + (f" ({line.outcome})" if line.outcome == "impossible" else "")
+        table.add_row(
+            Text(claim.id), Text(claim.statement), Text(judged.verdict, colours[judged.verdict]), Text(evidence)
+        )
+    console.print(table)
+    if results.question.size != "paper":
+        console.print("This is not the paper's size.", highlight=False)
+
+
+def _again(out: Path, study: str, plugins: list[Path]) -> str:
+    more = "".join(f" --plugin {path}" for path in plugins)
+    return f"semfocus resume {out / study}{more} goes on, and so does the same command"
+
+
+def show_status(options: argparse.Namespace) -> int:
+    """Two lines per question: how far it is, and how it was asked."""
+    need_lab()
+    from ..lab.results import Results
+    from ..lab.store import stores
+
+    load_plugins(options.plugin)
+    with one_sentence():
+        for store in stores(options.directory):
+            for name in store.names():
+                results = Results(store, store.manifest(name))
+                counts = results.statuses()
+                parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
+                print(f"{store.path.name}, {name}: {counts.total()} runs, {', '.join(parts)}")
+                print(f"  {results.question.command} --out {store.path.parent}")
+    return 0
+
+
+def show_report(options: argparse.Namespace) -> int:
+    """Every page again, from the folder alone."""
+    need_lab()
+    from ..lab.results import Results
+    from ..lab.store import stores
+    from ..report.page import build
+
+    load_plugins(options.plugin)
+    with one_sentence():
+        for store in stores(options.directory):
+            for name in store.names():
+                manifest = store.manifest(name)
+                print(build(_study(manifest.question.study), Results(store, manifest)))
+    return 0
+
+
+def _study(name: str) -> Study:
+    from .. import studies
+
+    try:
+        return studies.get(name)
+    except ValueError as error:
+        raise UserError(f"{error}; was it run with a --plugin?") from None
+
+
+def follow_live(options: argparse.Namespace) -> int:
+    """Into TensorBoard."""
+    need_lab()
+    need("live", "tensorboard")
+    from ..lab.live import follow
+
+    options.again = "what was mirrored stays"
+    with one_sentence():
+        follow(options.directory, once=options.once)
+    return 0

@@ -1,0 +1,200 @@
+"""A store as archives that travel: ordinary zip files of at most 15 MB, each of whole runs.
+
+``pack`` writes FILE and, where one is not enough, FILE-2, FILE-3 and so on; ``unpack`` reads them all. Only runs that
+are over travel, and what is in the store already stays as it is. Nothing in an archive is executed or unpickled, and
+only names that a store has are written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..training.files import StorageError, explained, write_atomic, write_json
+from ..training.run_directory import SNAPSHOT, RunDirectory
+from ..training.trainer import locked
+from .results import MEASURED
+from .store import Store, stores
+
+LARGEST = 15_000_000
+#: A file of a store that claims to be larger than this is refused.
+LARGEST_FILE = 500_000_000
+#: More bytes than a zip file spends on an entry beside its name (twice) and content.
+OVERHEAD = 200
+WEIGHTS = "weights.safetensors"
+PACKED = "packed.json"
+RUN_FILES = ("config.json", "environment.json", "metrics.jsonl", "probe.jsonl", "summary.json", MEASURED, WEIGHTS)
+NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+ALLOWED = re.compile(
+    rf"(?P<study>{NAME})/(?:runs/(?P<run>[0-9a-f]{{16}})/(?P<file>(?:snapshots/)?{NAME})"
+    rf"|manifests/{NAME}\.json|clock\.json)"
+)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was written or read."""
+
+    files: tuple[Path, ...]
+    runs: int
+    skipped: int  # not over, or there already
+
+
+def pack(directory: Path, file: Path, *, weights: bool = True, only_new: bool = False) -> Packed:
+    """Writes all finished runs under a folder; with ``only_new`` those that no earlier ``pack`` wrote."""
+    found = stores(directory)
+    writer = _Writer(file)
+    runs = skipped = 0
+    for store in found:
+        known = _packed(store) if only_new else set()
+        new = []
+        for folder in sorted((store.path / "runs").glob("*")):
+            if folder.name in known or not (folder / "summary.json").is_file():
+                skipped += folder.name not in known
+                continue
+            names = _names(store.run(folder.name), weights)
+            writer.add([(f"{store.path.name}/runs/{folder.name}/{name}", folder / name) for name in names])
+            new.append(folder.name)
+        rest = [*sorted((store.path / "manifests").glob("*.json")), store.path / "clock.json"]
+        writer.add([(f"{store.path.name}/{path.relative_to(store.path)}", path) for path in rest if path.is_file()])
+        runs += len(new)
+        writer.after.append((store, sorted(_packed(store) | set(new))))
+    return Packed(writer.close(), runs, skipped)
+
+
+def _names(run: RunDirectory, weights: bool) -> list[str]:
+    """The files of a run that travel; snapshots are weights."""
+    plain = [name for name in RUN_FILES if (run.path / name).is_file() and (weights or name != WEIGHTS)]
+    return plain + (list(run.snapshots().values()) if weights else [])
+
+
+def _known(name: str) -> bool:
+    return name in RUN_FILES or SNAPSHOT.fullmatch(name) is not None
+
+
+def _packed(store: Store) -> set[str]:
+    try:
+        return set(json.loads((store.path / PACKED).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return set()
+
+
+class _Writer:
+    """Zip files, a new one whenever the next run would make the last too large. They appear only once all are whole."""
+
+    def __init__(self, file: Path) -> None:
+        if file.suffix != ".zip":
+            raise StorageError(f"{file} must end in .zip")
+        self.file = file
+        self.after: list[tuple[Store, list[str]]] = []  # to be remembered as packed, at the end
+        self.parts: list[tuple[Path, zipfile.ZipFile]] = []
+        self.size = 0  # of the last part, at most
+
+    def add(self, entries: Sequence[tuple[str, Path]]) -> None:
+        """One run, whole."""
+        with explained(self.file, "write"):
+            data = [(name, path.read_bytes()) for name, path in entries]
+            size = sum(len(zlib.compress(content, 9)) + 2 * len(name) + OVERHEAD for name, content in data)
+            if size > LARGEST:
+                raise StorageError(f"{entries[0][0]} alone is larger than {LARGEST:,} bytes; pack without weights")
+            if data and (not self.parts or self.size + size > LARGEST):
+                self._new()
+            for name, content in data:
+                self.parts[-1][1].writestr(name, content)
+            self.size += size
+
+    def _new(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        path = self.file.with_name(f".{self.file.name}.{os.getpid()}.{len(self.parts) + 1}.tmp")
+        self.parts.append((path, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9)))
+        self.size = OVERHEAD
+
+    def close(self) -> tuple[Path, ...]:
+        if not self.parts:
+            raise StorageError("there is nothing to pack")
+        names = [part_name(self.file, number) for number in range(1, len(self.parts) + 1)]
+        with explained(self.file, "write"):
+            for (part, archive), name in zip(self.parts, names, strict=True):
+                archive.close()
+                os.replace(part, name)
+            part_name(self.file, len(names) + 1).unlink(missing_ok=True)  # of an earlier, larger pack
+        for store, runs in self.after:
+            write_json(store.path / PACKED, runs)
+        return tuple(names)
+
+
+def part_name(file: Path, number: int) -> Path:
+    """``x.zip``, ``x-2.zip``, ``x-3.zip``."""
+    return file if number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
+
+
+def parts_of(file: Path) -> Iterator[Path]:
+    """An archive and the parts that follow it."""
+    number = 1
+    while (path := part_name(file, number)).is_file():
+        yield path
+        number += 1
+    if number == 1:
+        raise StorageError(f"{file}: no such file")
+
+
+def unpack(file: Path, directory: Path) -> Packed:
+    """Adds an archive's runs and manifests to the stores under a folder. What is finished there is left as it is."""
+    files = tuple(parts_of(file))
+    runs = skipped = 0
+    for path in files:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                added, there = _unpack_one(archive, path, directory)
+        except zipfile.BadZipFile as error:
+            raise StorageError(f"{path} is damaged ({error})") from None
+        runs, skipped = runs + added, skipped + there
+    return Packed(files, runs, skipped)
+
+
+def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path) -> tuple[int, int]:
+    runs: dict[tuple[str, str], dict[str, zipfile.ZipInfo]] = {}
+    rest: list[zipfile.ZipInfo] = []
+    for item in archive.infolist():
+        match = ALLOWED.fullmatch(item.filename)
+        if match is None or (match["file"] and not _known(match["file"])) or item.file_size > LARGEST_FILE:
+            raise StorageError(
+                f"{path} holds {item.filename!r}, which is no file of a store; nothing of it was written"
+            )
+        if match["run"]:
+            runs.setdefault((match["study"], match["run"]), {})[match["file"]] = item
+        else:
+            rest.append(item)
+    if (damaged := archive.testzip()) is not None:
+        raise StorageError(f"{path} is damaged ({damaged}); nothing of it was written")
+    added = 0
+    for (study, run), items in runs.items():
+        if "summary.json" in items:
+            added += _add_run(archive, items, directory / study, run)
+    for item in rest:
+        target = directory / item.filename
+        if not target.exists():
+            write_atomic(target, archive.read(item))
+    return added, len(runs) - added
+
+
+def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store: Path, run: str) -> bool:
+    """A whole run or none of it: written beside its place, then renamed."""
+    target = store / "runs" / run
+    with locked(store), explained(target, "write"):
+        if (target / "summary.json").exists():
+            return False
+        arriving = target.with_name(f".{run}.{os.getpid()}.tmp")
+        shutil.rmtree(arriving, ignore_errors=True)
+        for name, item in items.items():
+            write_atomic(arriving / name, archive.read(item))
+        shutil.rmtree(target, ignore_errors=True)  # begun here, finished elsewhere
+        os.replace(arriving, target)
+    return True

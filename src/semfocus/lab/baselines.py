@@ -1,0 +1,43 @@
+"""What can be had without understanding: drawn as lines, so that a plateau is recognised for what it is."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import numpy as np
+
+from ..training.protocol import RunConfig
+
+#: ListOps at the paper's settings (shares stated with the task's rules): guessing from the operator at the root,
+#: and from that operator applied to the digits that are its direct arguments.
+LISTOPS = {"root operator only": 0.347, "root operator over its direct digits": 0.494}
+SAMPLE = 20_000
+
+
+def baselines(config: RunConfig) -> dict[str, float]:
+    """Accuracies by name: the majority class, and a task's known shortcuts."""
+    lines = {"majority class": chance(config)}
+    if config.task.name == "listops" and not config.data.random_labels:
+        lines |= LISTOPS
+    return lines
+
+
+def shortcut(config: RunConfig) -> float:
+    """The best accuracy among the known baselines."""
+    return max(baselines(config).values())
+
+
+def chance(config: RunConfig) -> float:
+    """The share of the most frequent class, from a large sample of its own."""
+    return _majority(config.task.name, json.dumps(config.task.options, sort_keys=True), config.task.length)
+
+
+@lru_cache(maxsize=256)
+def _majority(name: str, options: str, length: int) -> float:
+    from .. import tasks
+
+    n = SAMPLE if name != "listops" else SAMPLE // 4
+    targets = tasks.get(name, **json.loads(options)).sample(np.random.default_rng(0), n, length).targets
+    counts = np.bincount(targets[:, 0].numpy())
+    return float(counts.max() / counts.sum())

@@ -1,0 +1,94 @@
+"""What a run costs: steps, arithmetic, and the time of its pattern's own step."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..training.environment import describe
+from ..training.files import write_json
+from ..training.population import Population
+from ..training.protocol import RunConfig
+
+#: A backward pass costs about two forward passes.
+PASSES = 3
+TIMED_STEPS = 10
+REPEATS = 3
+
+
+def flops_per_step(config: RunConfig) -> float:
+    """Floating-point operations of the matrix products in one training step, as many as the pattern needs at least.
+
+    A pattern that looks at the input has to score every key; one that does not scores what it keeps.
+    """
+    model = config.model_config()
+    tokens = config.length + config.pattern.global_tokens + (model.outputs if model.read_out == "tape" else 0)
+    kept = min(config.pattern.budget or tokens, tokens)
+    scored = tokens if config.pattern.input_dependent else kept
+    d, inner = model.width, model.heads * model.width
+    per_token = 2 * d * 3 * inner + 2 * inner * (scored + kept) + 2 * inner * d + 4 * d * model.mlp_width
+    return float(PASSES * config.train.batch * tokens * model.blocks * per_token)
+
+
+def steps_per_epoch(config: RunConfig) -> int:
+    return config.data.train // config.train.batch
+
+
+class Clock:
+    """The time of one training step of one model, per pattern and shape, measured once and kept in a file.
+
+    Inside a population a run has no time of its own, so a model is timed alone, after the study. On a GPU the step is a
+    CUDA graph of uncompiled operations: launches cost nothing, and hundreds of shapes need not be compiled.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self.path, self.device = path, device
+        try:
+            self.known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self.known = {}
+
+    def get(self, config: RunConfig) -> float | None:
+        """Milliseconds per step, if it has been measured."""
+        entry = self.known.get(clock_key(config))
+        return None if entry is None else float(entry["milliseconds"])
+
+    def measure(self, config: RunConfig) -> None:
+        if self.get(config) is None:
+            milliseconds = time_step(config, self.device)
+            self.known[clock_key(config)] = {"milliseconds": milliseconds, **describe(self.device)}
+            write_json(self.path, self.known)
+
+
+def clock_key(config: RunConfig) -> str:
+    """What the time of a step depends on. Not the task: vocabulary and classes are a sliver of the work."""
+    model = {k: v for k, v in asdict(config.model).items() if k not in ("attention_scale", "mask_padding")}
+    length = config.length + config.pattern.global_tokens
+    return json.dumps([config.pattern.label, length, config.train.batch, config.precision, model], sort_keys=True)
+
+
+def time_step(config: RunConfig, device: torch.device) -> float:
+    """Milliseconds per training step of one model alone: the best of a few short measurements."""
+    population = Population([config], device, compiled=False)
+    population.start_epoch(0)
+    steps = min(TIMED_STEPS, population.steps_per_epoch)
+    best = float("inf")
+    for _ in range(REPEATS + 1):  # the first one warms up
+        population.cursor.zero_()
+        _wait(device)
+        start = time.perf_counter()
+        for _ in range(steps):
+            population.train_step()
+        _wait(device)
+        best = min(best, time.perf_counter() - start)
+    return 1000 * best / steps
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,73 @@
+"""A running study in TensorBoard: its metrics, mirrored into event files as they are written.
+
+A reader only: training knows nothing of it, and it can be started, stopped and started again at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..training.files import read_lines
+from .store import stores
+
+COLUMNS = ("train_loss", "train_accuracy", "heldout_loss", "heldout_accuracy")
+FOLDER = "tensorboard"
+
+
+class Mirror:
+    """Follows every run under a folder; ``update`` adds what is new since the last call."""
+
+    def __init__(self, directory: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.directory = directory
+        self.make: Callable[..., Any] = SummaryWriter
+        self.writers: dict[Path, Any] = {}
+        self.seen: dict[Path, int] = {}  # the last epoch written
+
+    def update(self) -> int:
+        """How many lines were new."""
+        new = 0
+        for store in stores(self.directory):
+            for run in sorted((store.path / "runs").glob("*/metrics.jsonl")):
+                new += self._follow(store.path, run.parent)
+        return new
+
+    def _follow(self, store: Path, run: Path) -> int:
+        last = self.seen.get(run, -1)
+        rows = [row for row in read_lines(run / "metrics.jsonl") if row["epoch"] > last]
+        if not rows:
+            return 0
+        if run not in self.writers:
+            self.writers[run] = self.make(log_dir=str(store / FOLDER / _title(run)))
+        for row in rows:
+            for column in COLUMNS:
+                if row.get(column) is not None:
+                    self.writers[run].add_scalar(column, row[column], row["epoch"])
+        self.writers[run].flush()
+        self.seen[run] = rows[-1]["epoch"]
+        return len(rows)
+
+
+def _title(run: Path) -> str:
+    """Task, pattern and seed, and the hash that makes it one of a kind. Letters, digits and a few signs only."""
+    try:
+        config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+        words = [config["task"]["name"], *map(str, config["pattern"].values()), f"seed{config['seed']}", run.name]
+    except (OSError, ValueError, KeyError, AttributeError):
+        words = [run.name]
+    return "_".join("".join(c for c in word if c.isalnum() or c in "-.") for word in words)
+
+
+def follow(directory: Path, *, once: bool, every: float = 5.0, say: Callable[[str], None] = print) -> None:
+    """Mirrors until interrupted, or once."""
+    mirror = Mirror(directory)
+    lines = mirror.update()
+    say(f"{lines} lines of {len(mirror.seen)} runs mirrored; look with: tensorboard --logdir {directory}")
+    while not once:
+        time.sleep(every)
+        mirror.update()

@@ -1,0 +1,44 @@
+"""Measurements on trained models: done once per run, kept beside its metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..diagnostics import Probe
+from ..training.data import resident
+from ..training.files import finite, write_json
+from ..training.load import load_run
+from .results import MEASURED, Run
+
+#: Seconds between lines about progress.
+LINE_EVERY = 10.0
+
+
+def measure_runs(
+    runs: Iterable[Run], name: str, function: Callable[[Run], dict[str, Any]], say: Callable[[str], None]
+) -> None:
+    """Applies a function to every finished run that lacks its result, and writes the result under ``name``."""
+    waiting = [run for run in runs if run.status == "finished" and name not in run.measured]
+    said = time.monotonic()
+    if waiting:
+        say(f"measuring {name} on {len(waiting)} trained models")
+    for number, run in enumerate(waiting, 1):
+        found = finite(function(run))
+        run.measured[name] = found
+        write_json(run.directory.path / MEASURED, run.measured)
+        if time.monotonic() - said >= LINE_EVERY:
+            said = time.monotonic()
+            say(f"measured {number} of {len(waiting)}")
+
+
+def probe_of(run: Run, examples: int, device: str = "cpu", split: str = "train") -> Probe:
+    """A probe of a trained model on the first examples of one of its own splits, with their targets."""
+    model = load_run(run.directory.path, device)
+    data = resident([run.directory.config()], torch.device(device))[split]
+    first = torch.arange(min(examples, data.examples), device=device)[None]
+    tokens, targets, _ = data.take(first)  # (1, b, t), (1, b, outputs)
+    return Probe.of_model(model, tokens[0], targets=targets[0])

@@ -1,0 +1,72 @@
+"""``KEY=VALUE`` on the command line: checked against the typed config, and refused where the study varies the key.
+
+>>> parse("model.width=32")
+(('model', 'width'), 32)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..training.protocol import RunConfig
+from ..training.strict import ConfigError
+from .study import Arm, Study
+
+Override = tuple[tuple[str, ...], Any]
+
+
+def parse(text: str) -> Override:
+    """A key's path and its value: a number, true, false, or else a string."""
+    key, equals, value = text.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or not all(path):
+        raise ConfigError(f"{text!r} is not KEY=VALUE, such as model.width=32")
+    return path, _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def overridden(study: Study, arms: Sequence[Arm], texts: Iterable[str]) -> list[Arm]:
+    """All arms with the overrides laid over their configs."""
+    overrides = [parse(text) for text in texts]
+    for path, _ in overrides:
+        _refuse_varied(study, path)
+    return [dataclasses.replace(arm, config=changed(arm.config, overrides)) for arm in arms]
+
+
+def changed(config: RunConfig, overrides: Sequence[Override]) -> RunConfig:
+    """A config with some of its fields replaced."""
+    data = config.to_dict()
+    for path, value in overrides:
+        table = data
+        for i, name in enumerate(path[:-1]):
+            inner = table.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{'.'.join(path[: i + 1])} is {inner!r}; it has no field {path[i + 1]!r}")
+            table = inner
+        table[path[-1]] = value
+    return RunConfig.from_dict(data)
+
+
+def _refuse_varied(study: Study, path: tuple[str, ...]) -> None:
+    if path == ("seed",):
+        raise ConfigError("seed cannot be overridden: every arm runs with the same seeds (use --seeds N)")
+    if path == ("preset",):
+        raise ConfigError("preset cannot be overridden: a study's configs are complete (override single fields)")
+    key = ".".join(path)
+    for varied in study.varies:
+        if f"{key}.".startswith(f"{varied}.") or f"{varied}.".startswith(f"{key}."):
+            raise ConfigError(f"{key} cannot be overridden: it is what the study {study.name!r} varies")

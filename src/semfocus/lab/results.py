@@ -1,0 +1,185 @@
+"""What a study's runs gave, read from its folder alone: curves, convergence times, accuracies, what became of each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from ..training.convergence import first_crossing
+from ..training.protocol import RunConfig
+from ..training.run_directory import RunDirectory
+from .stats import Band, ConvergenceTimes, band
+from .store import Manifest, Question, Store
+from .study import Arm
+
+Split = Literal["train", "heldout"]
+Status = Literal["finished", "diverged", "running", "waiting"]
+LEVEL = 0.95
+#: Beside a run's metrics: what a study measured on its weights after training.
+MEASURED = "measured.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as found on disk."""
+
+    seed: int
+    directory: RunDirectory
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of its ``metrics.jsonl``; none before it has started."""
+        return self.directory.metrics()
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """None before it is over."""
+        return self.directory.summary() if self.directory.is_finished() else None
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.directory.path / "environment.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    @cached_property
+    def measured(self) -> dict[str, Any]:
+        """What was measured on its trained weights, by name."""
+        try:
+            found: dict[str, Any] = json.loads((self.directory.path / MEASURED).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def diagnostic(self, epoch: int, name: str, quantity: str) -> float | None:
+        """A number that was measured during training; epoch -1 is the last at which it was."""
+        rows = [row for row in self.rows if "diagnostics" in row]
+        chosen = rows[-1:] if epoch == -1 else [row for row in rows if row["epoch"] == epoch]
+        value: float | None = chosen[0]["diagnostics"].get(name, {}).get(quantity) if chosen else None
+        return value
+
+    @property
+    def status(self) -> Status:
+        if self.summary is not None:
+            return "diverged" if self.summary["status"] == "diverged" else "finished"
+        return "running" if self.rows else "waiting"
+
+    def crossing(self, split: Split, level: float) -> int | None:
+        return first_crossing([(row["epoch"], row[f"{split}_accuracy"]) for row in self.rows], level)
+
+    def last(self, column: str) -> float | None:
+        """The value at the last epoch; None if the run is not over, or not finite."""
+        if self.summary is None or not self.rows:
+            return None
+        value: float | None = self.rows[-1].get(column)
+        return value
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm: a run per seed."""
+
+    arm: Arm
+    runs: tuple[Run, ...]
+
+    @property
+    def panel(self) -> str:
+        return self.arm.panel
+
+    @property
+    def label(self) -> str:
+        return self.arm.label
+
+    @property
+    def config(self) -> RunConfig:
+        return self.arm.config
+
+    @property
+    def epochs(self) -> int:
+        return self.config.train.epochs
+
+    @property
+    def over(self) -> tuple[Run, ...]:
+        """The runs that have ended, well or not. Only these enter a comparison."""
+        return tuple(run for run in self.runs if run.summary is not None)
+
+    def statuses(self) -> Counter[Status]:
+        return Counter(run.status for run in self.runs)
+
+    def times(self, split: Split = "train", level: float = LEVEL) -> ConvergenceTimes | None:
+        """Epochs to the level, one per seed whose run is over; None before any is."""
+        if not self.over or self.epochs < 1:
+            return None
+        return ConvergenceTimes(
+            name=self.label,
+            times={run.seed: run.crossing(split, level) for run in self.over},
+            last_epoch=self.epochs,
+            diverged=frozenset(run.seed for run in self.over if run.status == "diverged"),
+            resolution=min(self.config.train.eval_every, self.epochs),
+        )
+
+    def last(self, column: str) -> dict[int, float]:
+        """Values at the last epoch, per seed; those that diverged are left out."""
+        values = {run.seed: run.last(column) for run in self.over if run.status == "finished"}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    def best(self, column: str) -> dict[int, float]:
+        """The largest value over the epochs, per seed."""
+        known = {run.seed: [row[column] for row in run.rows if row.get(column) is not None] for run in self.over}
+        return {seed: max(values) for seed, values in known.items() if values}
+
+    def curves(self, column: str) -> tuple[list[int], dict[int, list[float | None]]]:
+        """The epochs at which it was measured, and the values of each seed that has begun."""
+        begun = [run for run in self.runs if run.rows]
+        epochs = max(([row["epoch"] for row in run.rows] for run in begun), key=len, default=[])
+        return epochs, {run.seed: [row.get(column) for row in run.rows] for run in begun}
+
+    def band(self, column: str) -> tuple[list[int], Band] | None:
+        """Median and quartiles over the seeds, epoch by epoch."""
+        epochs, curves = self.curves(column)
+        return (epochs, band(curves)) if curves else None
+
+
+class Results:
+    """A question's arms with their runs."""
+
+    def __init__(self, store: Store, manifest: Manifest) -> None:
+        self.store, self.manifest = store, manifest
+        self.arms = [
+            ArmResult(arm, tuple(Run(s, store.run(manifest.run_of(arm, s))) for s in manifest.seeds_of(arm)))
+            for arm in manifest.arms
+        ]
+        self._by_name = {(arm.panel, arm.label): arm for arm in self.arms}
+
+    @property
+    def question(self) -> Question:
+        return self.manifest.question
+
+    @property
+    def panels(self) -> list[str]:
+        """In the order of the study."""
+        return list(dict.fromkeys(arm.panel for arm in self.arms))
+
+    def in_panel(self, panel: str) -> list[ArmResult]:
+        return [arm for arm in self.arms if arm.panel == panel]
+
+    def labels(self, panel: str) -> list[str]:
+        return [arm.label for arm in self.in_panel(panel)]
+
+    def has(self, panel: str, label: str) -> bool:
+        return (panel, label) in self._by_name
+
+    def arm(self, panel: str, label: str) -> ArmResult:
+        return self._by_name[panel, label]
+
+    def every_run(self) -> Iterable[tuple[ArmResult, Run]]:
+        return ((arm, run) for arm in self.arms for run in arm.runs)
+
+    def statuses(self) -> Counter[Status]:
+        return Counter(run.status for _, run in self.every_run())

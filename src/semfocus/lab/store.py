@@ -1,0 +1,179 @@
+"""Where a study's runs live: ``DIR/<study>/runs/<hash>/``, with a manifest for every question asked of them.
+
+    DIR/<study>/runs/<hash>/          one run: config, environment, metrics, summary, weights
+    DIR/<study>/manifests/<name>.json which runs belong together: arms, seeds, overrides, and the command that asks
+    DIR/<study>/pages/<name>.html     the answer; beside it, in a folder of that name, its figures as SVG and CSV
+
+``<name>`` is the size, with a short hash behind it where seeds or overrides are not the study's own. Several manifests
+share runs, so a larger study never repeats what a smaller one did, and no page mixes sizes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..training.files import StorageError, write_json
+from ..training.protocol import RunConfig
+from ..training.run_directory import RunDirectory
+from ..training.strict import ConfigError
+from .study import Arm
+
+#: What may become part of a file name.
+SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A study as it was asked: its size, and what was changed."""
+
+    study: str
+    size: str
+    seeds: int
+    overrides: tuple[str, ...] = ()
+    changed: bool = False  # seeds or overrides are not the study's own
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The stem of its manifest and page."""
+        if not self.changed:
+            return self.size
+        text = json.dumps([self.seeds, sorted(self.overrides), [Path(plugin).name for plugin in self.plugins]])
+        return f"{self.size}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+    @property
+    def command(self) -> str:
+        """What to type to ask it again, but for the folder."""
+        words = ["semfocus", "run", self.study, "--size", self.size]
+        if self.changed:
+            words += ["--seeds", str(self.seeds), *self.overrides]
+        for plugin in self.plugins:
+            words += ["--plugin", plugin]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A question with its arms and the names of their runs."""
+
+    question: Question
+    arms: tuple[Arm, ...]
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    #: Names of runs as they were written, by panel, label and seed: pages outlive changes of the config's fields.
+    recorded: Mapping[tuple[str, str, int], str] = field(default_factory=dict, compare=False)
+
+    def configs(self) -> list[RunConfig]:
+        """Every run, arm by arm, seed by seed."""
+        return [arm.with_seed(seed) for arm in self.arms for seed in self.seeds_of(arm)]
+
+    def seeds_of(self, arm: Arm) -> tuple[int, ...]:
+        return tuple(range(self.question.seeds)) if arm.seeds is None else arm.seeds
+
+    def run_of(self, arm: Arm, seed: int) -> str:
+        """The name of a run's folder."""
+        return self.recorded.get((arm.panel, arm.label, seed)) or arm.with_seed(seed).hash
+
+    def to_dict(self) -> dict[str, Any]:
+        question = self.question
+        arms = [
+            {
+                "panel": arm.panel,
+                "label": arm.label,
+                "own_seeds": arm.seeds is not None,
+                "runs": {str(seed): self.run_of(arm, seed) for seed in self.seeds_of(arm)},
+                "config": arm.config.to_dict(),
+            }
+            for arm in self.arms
+        ]
+        return {
+            "study": question.study,
+            "size": question.size,
+            "seeds": question.seeds,
+            "overrides": list(question.overrides),
+            "changed": question.changed,
+            "plugins": list(question.plugins),
+            "command": question.command,
+            "created": self.created,
+            "arms": arms,
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Manifest:
+        question = Question(
+            study=data["study"],
+            size=data["size"],
+            seeds=data["seeds"],
+            overrides=tuple(data["overrides"]),
+            changed=data["changed"],
+            plugins=tuple(data["plugins"]),
+        )
+        arms: list[Arm] = []
+        recorded: dict[tuple[str, str, int], str] = {}
+        for arm in data["arms"]:
+            seeds = tuple(int(seed) for seed in arm["runs"]) if arm["own_seeds"] else None
+            arms.append(Arm(arm["panel"], arm["label"], RunConfig.from_dict(arm["config"]), seeds))
+            recorded |= {(arm["panel"], arm["label"], int(seed)): safe(run) for seed, run in arm["runs"].items()}
+        return Manifest(question, tuple(arms), data["created"], recorded)
+
+
+class Store:
+    """One study's folder."""
+
+    def __init__(self, root: Path, study: str) -> None:
+        self.path = root / safe(study)
+
+    def run(self, run: str) -> RunDirectory:
+        return RunDirectory(self.path, run)
+
+    def manifest_path(self, name: str) -> Path:
+        return self.path / "manifests" / f"{safe(name)}.json"
+
+    def page_path(self, name: str) -> Path:
+        return self.path / "pages" / f"{safe(name)}.html"
+
+    def write(self, manifest: Manifest) -> None:
+        write_json(self.manifest_path(manifest.question.name), manifest.to_dict())
+
+    def names(self) -> list[str]:
+        """Of all manifests."""
+        return sorted(path.stem for path in (self.path / "manifests").glob("*.json"))
+
+    def manifest(self, name: str) -> Manifest:
+        path = self.manifest_path(name)
+        try:
+            return Manifest.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+        except ConfigError as error:
+            raise StorageError(f"{path}: {error}; was it run with a --plugin?") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(f"{path} is damaged ({type(error).__name__}: {error}); run the study again") from None
+
+
+def safe(name: str) -> str:
+    """A name that may become a file name; anything else is refused."""
+    if not SAFE.fullmatch(name):
+        raise StorageError(f"{name!r} cannot be part of a file name")
+    return name
+
+
+def stores(directory: Path) -> list[Store]:
+    """The studies under a folder, or the one that the folder is."""
+    found: Sequence[Path]
+    if not directory.is_dir():
+        raise StorageError(f"{directory}: no such folder")
+    if (directory / "manifests").is_dir():
+        found = [directory]
+    else:
+        found = sorted(path.parent for path in directory.glob("*/manifests") if path.is_dir())
+    if not found:
+        raise StorageError(f"{directory} holds no study; `semfocus run STUDY --out {directory}` would put one there")
+    return [Store(path.resolve().parent, path.resolve().name) for path in found]

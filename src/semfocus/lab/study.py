@@ -1,0 +1,178 @@
+"""What a study is: a question, the runs that answer it, and the claims its page judges.
+
+A study is one file in ``semfocus/studies`` (or a user's own, by ``--plugin``) with one class. Its docstring says what
+is asked, what is expected, and which outcome would refute it. ``runs(size)`` is plain Python that returns arms.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .. import patterns, tasks
+from ..patterns.base import Pattern
+from ..registry import snake_case, suggestion
+from ..training.protocol import RunConfig
+
+if TYPE_CHECKING:
+    from ..report.page import Section
+    from .claims import Claim
+    from .results import Results
+
+SIZES = ("smoke", "quick", "small", "paper")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a study is: what it costs, and how many seeds every arm gets."""
+
+    summary: str
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One line in one plot: a config that is run with several seeds.
+
+    All arms of a panel share their task and their number of epochs, so they can be compared seed by seed.
+    """
+
+    panel: str  # "even_pairs", or "listops, 6 blocks"
+    label: str  # "top-k(5)"
+    config: RunConfig  # its seed is replaced
+    seeds: tuple[int, ...] | None = None  # None: as many as the size says, counted from 0
+
+    def with_seed(self, seed: int) -> RunConfig:
+        return replace(self.config, seed=seed)
+
+
+class Study(ABC):
+    """A question. Define ``sizes``, ``varies``, ``runs`` and ``claims``."""
+
+    #: What each size costs. Sizes that make no sense for a study may be left out.
+    sizes: ClassVar[Mapping[str, Size]]
+    #: Config keys that differ between arms: overriding them would ask another question, so it is refused.
+    varies: ClassVar[tuple[str, ...]] = ("task.name", "pattern", "data.pad_multiple")
+
+    @property
+    def name(self) -> str:
+        """The stem of its file."""
+        return snake_case(type(self).__name__)
+
+    @property
+    def summary(self) -> str:
+        """One line for tables: the first of the docstring."""
+        return self.question.partition("\n")[0]
+
+    @property
+    def question(self) -> str:
+        """The whole docstring, which every page shows."""
+        return inspect.getdoc(type(self)) or ""
+
+    @abstractmethod
+    def runs(self, size: str) -> list[Arm]:
+        """The arms that can be named before anything has run."""
+
+    def follow_up(self, size: str, results: Results) -> list[Arm]:
+        """Arms that depend on the outcome of ``runs``, such as settings chosen on tuning seeds."""
+        return []
+
+    def measure(self, results: Results, device: str, say: Callable[[str], None]) -> None:  # noqa: B027 (optional)
+        """Measures trained models, after the runs and before the page; see ``lab.measure``. What is there stays."""
+
+    @abstractmethod
+    def claims(self, results: Results) -> list[Claim]:
+        """What the page judges, in the order in which it is shown."""
+
+    def sections(self, results: Results) -> list[Section]:
+        """Figures and tables of this study's own; they come before the standard ones."""
+        return []
+
+    def size(self, name: str) -> Size:
+        if name not in self.sizes:
+            raise ValueError(f"size is {name!r}; {suggestion(name, self.sizes)}")
+        return self.sizes[name]
+
+
+def label_of(pattern: Pattern, scale: float = 1.0) -> str:
+    """How an arm is called on a page.
+
+    >>> from semfocus import Banded, Full, TopK
+    >>> label_of(TopK(5)), label_of(Full(), 4.0), label_of(Banded(9, global_tokens=3))
+    ('top-k(5)', 'full x 4', 'banded(9)+G(3)')
+    """
+    size = getattr(pattern, "k", getattr(pattern, "width", None))
+    known = {"k", "width", "global_tokens"}
+    rest = [f"{name}={value}" for name, value in _knobs(pattern).items() if name not in known]
+    inside = ", ".join(([] if size is None else [str(size)]) + rest)
+    label = pattern.name.replace("_", "-") + (f"({inside})" if inside else "")
+    if pattern.global_tokens:
+        label += f"+G({pattern.global_tokens})"
+    return label if scale == 1.0 else f"{label} x {scale:g}"
+
+
+def arm(
+    task: str, pattern: Pattern, sections: Mapping[str, Any], *, scale: float = 1.0, panel: str = "", label: str = ""
+) -> Arm:
+    """The paper's run of a pattern on a task with ``sections`` laid over it, in the panel of that task."""
+    merged = laid_over({"task": {"name": task}}, sections, {"model": {"attention_scale": scale}})
+    config = RunConfig.from_dict({"preset": "paper", **merged, "pattern": pattern})
+    return Arm(panel or task, label or label_of(pattern, scale), config)
+
+
+def _knobs(pattern: Pattern) -> dict[str, Any]:
+    """Knobs that are not at their default."""
+    fields = getattr(pattern, "__dataclass_fields__", {}).values()
+    return {f.name: getattr(pattern, f.name) for f in fields if getattr(pattern, f.name) != f.default}
+
+
+def laid_over(base: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables merged, the later ones on top, one level deep: what ``RunConfig.from_dict`` takes.
+
+    >>> laid_over({"model": {"width": 8, "blocks": 2}}, {"model": {"width": 16}})
+    {'model': {'width': 16, 'blocks': 2}}
+    """
+    merged: dict[str, Any] = {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in base.items()
+    }
+    for other in others:
+        for name, value in other.items():
+            both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+            merged[name] = {**merged[name], **value} if both else value
+    return merged
+
+
+def check_arms(study: Study, arms: Sequence[Arm]) -> None:
+    """A study's own mistakes, found before hours of training: equal names, panels that cannot be compared."""
+    seen: set[tuple[str, str]] = set()
+    epochs: dict[str, int] = {}
+    for arm in arms:
+        if (arm.panel, arm.label) in seen:
+            raise ValueError(f"study {study.name!r} has two arms {arm.label!r} in panel {arm.panel!r}")
+        seen.add((arm.panel, arm.label))
+        known = epochs.setdefault(arm.panel, arm.config.train.epochs)
+        if known != arm.config.train.epochs:
+            raise ValueError(
+                f"study {study.name!r}: arms of panel {arm.panel!r} train {known} and {arm.config.train.epochs} epochs"
+            )
+
+
+def joined_patterns(size: int = 5) -> list[Pattern]:
+    """A user's patterns, which take part in a study beside ours: with the given budget, where they have one."""
+    joined = []
+    for name in patterns.registry.added():
+        cls = patterns.find(name)
+        try:
+            pattern = cls.examples()[0]
+        except Exception as error:
+            raise ValueError(f"pattern {name!r}: no instance to run ({error}); give its knobs defaults") from None
+        joined.append(pattern.with_budget(size) or pattern)
+    return joined
+
+
+def joined_tasks() -> list[str]:
+    """The names of a user's tasks."""
+    return tasks.registry.added()

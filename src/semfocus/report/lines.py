@@ -1,0 +1,67 @@
+"""A plain line plot for studies: one line per arm over anything, the median thick and every seed faint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..lab.results import ArmResult
+from .parts import Figure, shortened
+from .style import legend_of, styles_of
+from .svg import as_svg, drawing, plain_log, plot
+
+Values = Sequence[Sequence[float | None]]  # one row per seed
+
+
+def line_figure(
+    name: str,
+    title: str,
+    x_label: str,
+    arms: Sequence[ArmResult],
+    curves: Mapping[str, tuple[Sequence[float], Values]],
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Figure | None:
+    """``curves`` maps an arm's label to its places and, per seed, the values there; None where no arm has a value."""
+    styles = styles_of(arms)
+    rows: list[tuple[object, ...]] = []
+    drawn = []
+    with drawing(name):
+        canvas, axes = plot(3.7, 2.4)
+        canvas.subplots_adjust(left=0.15, right=0.97, top=0.88, bottom=0.18)
+        for label, (places, values) in curves.items():
+            table = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=float)
+            if not table.size or np.isnan(table).all():
+                continue
+            drawn.append(label)
+            style = styles[label]
+            for seed in table:
+                axes.plot(places, seed, color=style.colour, lw=0.6, alpha=0.3, zorder=1)
+            some = ~np.isnan(table).all(axis=0)
+            middle = np.full(table.shape[1], np.nan)
+            middle[some] = np.nanmedian(table[:, some], axis=0)
+            axes.plot(
+                places,
+                middle,
+                color=style.colour,
+                ls=style.linestyle,
+                lw=style.weight,
+                marker=style.marker,
+                markersize=3.5,
+            )
+            rows += [(label, x, None if np.isnan(m) else float(m)) for x, m in zip(places, middle, strict=True)]
+        axes.set_title(shortened(title, 60))
+        axes.set_xlabel(x_label, loc="right", labelpad=0)
+        if log_x:
+            axes.set_xscale("log")
+            plain_log(axes.xaxis)
+        if log_y:
+            axes.set_yscale("log")
+            plain_log(axes.yaxis)
+        svg = as_svg(canvas)
+    if not drawn:
+        return None
+    legend = tuple(entry for entry in legend_of(arms, styles) if entry.label in drawn)
+    return Figure(name, "", svg, ("arm", x_label, "median"), rows, legend)

@@ -1,0 +1,116 @@
+"""One HTML file per question: the verdicts first, then what they rest on. It needs no network and nothing beside it.
+
+Next to the page lies a folder of its name with every figure as SVG and every figure's and table's numbers as CSV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ..lab.claims import Judged
+from ..lab.results import Results
+from ..lab.store import safe, stores
+from ..lab.study import Study
+from ..training.files import write_atomic
+from . import accuracy, curves, record, speed, times
+from .parts import Cell, Figure, Section, Table, leaves, paragraphs
+from .style import COLOURS, DARK, ArmStyle, styles_of
+from .svg import inline, swatch, themed, with_legend
+from .verdicts import SIGNS, cards, tone
+
+__all__ = ["Cell", "Figure", "Section", "Table", "build", "build_all"]
+
+
+def build(study: Study, results: Results) -> Path:
+    """Judges a study's claims and writes its page, finished or not; returns where it lies."""
+    judged = [claim.judge(results) for claim in study.claims(results)]
+    sections = [*study.sections(results), *standard_sections(results, judged)]
+    path = results.store.page_path(results.question.name)
+    _write_parts(sections, path.with_suffix(""))
+    write_atomic(path, render(study, results, judged, sections).encode())
+    return path
+
+
+def build_all(directory: Path, find: Callable[[str], Study]) -> list[Path]:
+    """The pages of every question asked in a folder; ``find`` gives the study of a name."""
+    asked = [(store, name) for store in stores(directory) for name in store.names()]
+    found = [Results(store, store.manifest(name)) for store, name in asked]
+    return [build(find(results.question.study), results) for results in found]
+
+
+def standard_sections(results: Results, judged: Sequence[Judged]) -> list[Section]:
+    """What every page has."""
+    styles = styles_of(results.arms)
+    return [
+        times.glance(results, styles),
+        curves.section(results, styles),
+        times.survival(results, styles),
+        speed.section(results, judged),
+        accuracy.section(results),
+        accuracy.reaches(results),
+        record.runs(results),
+        record.configuration(results),
+        record.environments(results),
+        record.methods(),
+    ]
+
+
+def _write_parts(sections: Sequence[Section], folder: Path) -> None:
+    names: set[str] = set()
+    for part in leaves(sections):
+        if part.name in names:
+            raise ValueError(f"two figures or tables of a page are called {part.name!r}")
+        names.add(part.name)
+        write_atomic(folder / f"{safe(part.name)}.csv", part.csv().encode())
+        if isinstance(part, Figure):
+            write_atomic(folder / f"{safe(part.name)}.svg", with_legend(part.svg, part.legend).encode())
+
+
+def render(study: Study, results: Results, judged: Sequence[Judged], sections: Sequence[Section]) -> str:
+    """The page's text: a function of what the store holds, so that building it again changes nothing."""
+    here = Path(__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"swatch": _swatch, "tone": tone}
+    environment.tests |= {kind.__name__.lower(): _is(kind) for kind in (Cell, Figure, Section, Table)}
+    figures = [part for part in leaves(sections) if isinstance(part, Figure)]
+    drawn = {figure.name: Markup(inline(figure.svg, f"f{i}", _described(figure))) for i, figure in enumerate(figures)}
+    title, *question = paragraphs(study.question) or [study.name]
+    page = environment.get_template("page.html.jinja").render(
+        study=study,
+        results=results,
+        asked=results.question,
+        size=study.sizes.get(results.question.size),
+        title=title,
+        question=question,
+        cards=cards(list(judged)),
+        signs=SIGNS,
+        sections=[section for section in sections if section.parts or section.text],
+        drawn=drawn,
+        statuses=results.statuses(),
+        css=Markup((here / "page.css").read_text(encoding="utf-8")),
+        colours=_variables(COLOURS),
+        dark_colours=_variables(DARK),
+    )
+    return page.lstrip()
+
+
+def _is(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _described(figure: Figure) -> str:
+    return f"{figure.name.replace('-', ' ')}. {figure.caption}".strip()
+
+
+def _swatch(style: ArmStyle) -> Markup:
+    return Markup(themed(swatch(style)))
+
+
+def _variables(colours: dict[str, str]) -> list[tuple[str, str]]:
+    return [(family.replace("_", "-"), colour) for family, colour in colours.items() if family != "full"]

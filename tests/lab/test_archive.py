@@ -1,0 +1,139 @@
+"""Stores that travel: whole, in parts, without weights, only what is new; and archives that must not be trusted."""
+
+import json
+import zipfile
+
+import pytest
+import torch
+
+from semfocus.lab import archive
+from semfocus.lab.archive import pack, unpack
+from semfocus.lab.results import Results
+from semfocus.training.files import StorageError
+
+
+@pytest.fixture
+def store(made_up):
+    times = {("even_pairs", "full"): [40, 50, 60], ("even_pairs", "top-k(5)"): [10, 12, 11]}
+    return made_up(times, missing={("full", 2)})
+
+
+def contents(root):
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name not in (".lock", "packed.json")
+    }
+
+
+def test_there_and_back(store, tmp_path):
+    found, manifest = store
+    packed = pack(found.path.parent, tmp_path / "x.zip")
+    assert (packed.runs, packed.files) == (5, (tmp_path / "x.zip",))
+    assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 5
+    assert contents(tmp_path / "there" / "convergence") == contents(found.path)
+    again = unpack(tmp_path / "x.zip", tmp_path / "there")
+    assert (again.runs, again.skipped) == (0, 5)
+    there = type(found)(tmp_path / "there", "convergence")
+    assert Results(there, there.manifest("quick")).statuses() == Results(found, manifest).statuses()
+
+
+def test_parts_stay_below_the_limit(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "LARGEST", 4_000)
+    packed = pack(store[0].path, tmp_path / "x.zip")
+    assert len(packed.files) > 1
+    assert all(file.stat().st_size <= 4_000 for file in packed.files)
+    assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 5
+    assert contents(tmp_path / "there" / "convergence") == contents(store[0].path)
+    monkeypatch.setattr(archive, "LARGEST", 100)
+    with pytest.raises(StorageError, match="alone is larger"):
+        pack(store[0].path, tmp_path / "y.zip")
+
+
+def test_only_what_is_new_and_without_weights(store, tmp_path):
+    found, manifest = store
+    for folder in (found.path / "runs").iterdir():
+        (folder / "weights.safetensors").write_bytes(b"weights")
+    pack(found.path, tmp_path / "first.zip")
+    late = found.run(manifest.configs()[2].hash).path  # the missing one arrives
+    late.mkdir(parents=True)
+    (late / "config.json").write_text("{}")
+    (late / "weights.safetensors").write_bytes(b"weights")
+    (late / "summary.json").write_text(json.dumps({"status": "finished"}))
+    packed = pack(found.path, tmp_path / "second.zip", only_new=True, weights=False)
+    assert packed.runs == 1
+    names = zipfile.ZipFile(tmp_path / "second.zip").namelist()
+    assert f"convergence/runs/{late.name}/summary.json" in names
+    assert not any("weights" in name for name in names)
+
+
+def test_snapshots_travel_as_weights_do(store, tmp_path):
+    found, manifest = store
+    run = found.run(manifest.configs()[0].hash)
+    for epoch in (0, 10):
+        run.keep_weights(epoch, {"w": torch.full((1, 2), float(epoch))})
+    (run.path / "snapshots" / ".epoch-20.safetensors.1.tmp").write_bytes(b"half")  # left behind by a crash
+    pack(found.path, tmp_path / "with.zip")
+    unpack(tmp_path / "with.zip", tmp_path / "there")
+    there = type(found)(tmp_path / "there", "convergence").run(run.run)
+    assert sorted(there.snapshots()) == [0, 10]
+    assert there.weights_after(10)["w"].tolist() == [[10.0, 10.0]]
+    assert len(list((there.path / "snapshots").iterdir())) == 2
+    pack(found.path, tmp_path / "without.zip", weights=False)
+    assert not any("snapshots" in name for name in zipfile.ZipFile(tmp_path / "without.zip").namelist())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil.json",
+        "/etc/evil",
+        "convergence/runs/../../evil",
+        "convergence/runs/0123456789abcdef/evil.py",
+        "convergence/runs/short/summary.json",
+        "convergence/runs/0123456789abcdef/snapshots/evil.py",
+        "convergence/runs/0123456789abcdef/snapshots/summary.json",
+        "convergence/runs/0123456789abcdef/snapshots/epoch-01.safetensors",
+        "convergence/runs/0123456789abcdef/snapshots/epoch-1.safetensors/x",
+        "convergence/runs/0123456789abcdef/snapshots/../evil.json",
+        "convergence/runs/0123456789abcdef/epoch-1.safetensors",
+        "convergence/snapshots/epoch-1.safetensors",
+        "convergence/manifests/../x.json",
+        "convergence/evil.py",
+        "evil",
+    ],
+)
+def test_other_names_are_refused_and_nothing_is_written(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as bad:
+        bad.writestr("convergence/runs/0123456789abcdef/summary.json", "{}")
+        bad.writestr(name, "x")
+    with pytest.raises(StorageError, match="nothing of it was written"):
+        unpack(tmp_path / "x.zip", tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
+def test_damage_is_one_sentence(store, tmp_path):
+    (tmp_path / "x.zip").write_bytes(b"not a zip")
+    with pytest.raises(StorageError, match="damaged"):
+        unpack(tmp_path / "x.zip", tmp_path / "there")
+    pack(store[0].path, tmp_path / "y.zip")
+    data = bytearray((tmp_path / "y.zip").read_bytes())
+    data[200:220] = b"\0" * 20
+    (tmp_path / "y.zip").write_bytes(data)
+    with pytest.raises(StorageError, match=r"damaged|no file of a store"):
+        unpack(tmp_path / "y.zip", tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+    with pytest.raises(StorageError, match=r"must end in \.zip"):
+        pack(store[0].path, tmp_path / "y.tar")
+
+
+def test_a_finished_run_replaces_one_that_was_begun(store, tmp_path):
+    found, _ = store
+    pack(found.path, tmp_path / "x.zip")
+    run = sorted(folder.name for folder in (found.path / "runs").iterdir())[0]
+    begun = tmp_path / "there" / "convergence" / "runs" / run
+    begun.mkdir(parents=True)
+    (begun / "metrics.jsonl").write_text("half")
+    assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 5
+    assert (begun / "summary.json").exists()
+    assert contents(begun) == contents(found.path / "runs" / run)

@@ -1,0 +1,122 @@
+"""Verdicts on curves whose truth is known, because they were made up."""
+
+import pytest
+
+from semfocus.lab.claims import AsAccurate, Contrast, Faster, Learns, NoConsistentBenefit, against
+from semfocus.lab.results import Results
+
+SLOW, FAST = [40, 50, 60, 44, 48, 70, 66, 52], [10, 12, 11, 14, 9, 13, 10, 12]
+PANEL = "even_pairs"
+
+
+def results(made_up, times, **more):
+    store, manifest = made_up({(PANEL, label): values for label, values in times.items()}, **more)
+    return Results(store, manifest)
+
+
+def judge(claim, found):
+    return claim.judge(found)
+
+
+def faster(*bs):
+    return Faster("x", "b is faster", against([PANEL], "full", bs))
+
+
+def test_faster_is_confirmed_refuted_and_undecided(made_up, tmp_path):
+    assert judge(faster("top-k(5)"), results(made_up, {"full": SLOW, "top-k(5)": FAST})).verdict == "confirmed"
+    assert judge(faster("top-k(5)"), results(made_up, {"full": FAST, "top-k(5)": SLOW})).verdict == "refuted"
+    mixed = [40, 12, 60, 14, 9, 70, 10, 52]
+    assert judge(faster("top-k(5)"), results(made_up, {"full": SLOW, "top-k(5)": mixed})).verdict == "undecided"
+
+
+def test_equal_times_are_no_difference(made_up):
+    nearly = [time + 1 for time in SLOW]
+    judged = judge(faster("top-k(5)"), results(made_up, {"full": nearly, "top-k(5)": SLOW}))
+    assert judged.verdict in ("confirmed", "no difference")  # always one epoch ahead: certain, however small
+    same = judge(faster("top-k(5)"), results(made_up, {"full": SLOW, "top-k(5)": SLOW}))
+    assert same.verdict == "no difference"
+
+
+def test_one_certain_opposite_refutes_the_whole(made_up):
+    found = results(
+        made_up, {"full": SLOW, "top-k(5)": FAST, "top-k(9)": [2 * time for time in SLOW[:5]] + [99, 98, 97]}
+    )
+    judged = judge(faster("top-k(5)", "top-k(9)"), found)
+    assert [line.outcome for line in judged.lines] == ["confirmed", "refuted"]
+    assert judged.verdict == "refuted"
+    assert "1 confirmed" in judged.sentence
+
+
+def test_few_seeds_and_smoke_decide_nothing(made_up):
+    assert judge(faster("top-k(5)"), results(made_up, {"full": SLOW[:5], "top-k(5)": FAST[:5]})).verdict == "undecided"
+    found = results(made_up, {"full": SLOW, "top-k(5)": FAST}, size="smoke")
+    assert judge(faster("top-k(5)"), found).verdict == "undecided"
+
+
+def test_heavy_censoring_is_said_first(made_up):
+    judged = judge(faster("top-k(5)"), results(made_up, {"full": [None] * 4 + SLOW[4:], "top-k(5)": FAST}))
+    assert judged.verdict == "confirmed"
+    assert "4 of 8 seeds of full" in judged.warnings[0]
+    assert judged.lines[0].shown.startswith("at least")
+
+
+def test_a_diverged_run_counts_as_unconverged(made_up):
+    found = results(made_up, {"full": SLOW, "top-k(5)": FAST}, diverged={("top-k(5)", 3)})
+    (line,) = judge(faster("top-k(5)"), found).lines
+    assert line.comparison.b.censored_count == 1
+
+
+def test_runs_that_are_not_over_are_missing_not_dropped(made_up):
+    found = results(made_up, {"full": SLOW, "top-k(5)": FAST}, missing={("top-k(5)", seed) for seed in range(8)})
+    judged = judge(faster("top-k(5)"), found)
+    assert judged.lines[0].outcome == "missing"
+    assert judged.verdict == "undecided"
+    part = results(made_up, {"full": SLOW, "top-k(5)": FAST}, missing={("top-k(5)", 7)})
+    assert len(judge(faster("top-k(5)"), part).lines[0].comparison.seeds) == 7
+
+
+def test_no_consistent_benefit(made_up):
+    claim = NoConsistentBenefit("x", "no benefit", against([PANEL, "other"], "full", ["top-k(5)"]))
+    times = {(PANEL, "full"): SLOW, (PANEL, "top-k(5)"): FAST, ("other", "full"): SLOW, ("other", "top-k(5)"): FAST}
+    assert judge(claim, Results(*made_up(times))).verdict == "refuted"  # faster everywhere: that is a benefit
+    slower = {**times, ("other", "full"): FAST, ("other", "top-k(5)"): SLOW}
+    assert judge(claim, Results(*made_up(slower))).verdict == "confirmed"
+    unclear = {**times, ("other", "top-k(5)"): [40, 12, 60, 14, 9, 70, 10, 52]}
+    assert judge(claim, Results(*made_up(unclear))).verdict == "undecided"
+
+
+def test_as_accurate(made_up):
+    claim = AsAccurate("x", "as good", against([PANEL], "full", ["top-k(5)"]))
+    times = {"full": FAST, "top-k(5)": FAST}
+
+    def verdict(full, top_k):
+        return judge(claim, results(made_up, times, heldout={"full": full, "top-k(5)": top_k})).verdict
+
+    level = [0.97, 0.96, 0.98, 0.97, 0.96, 0.97, 0.98, 0.96]
+    assert verdict(level, [x + 0.01 for x in level]) == "confirmed"
+    assert verdict(level, [x - 0.01 for x in level]) == "confirmed"  # within the margin
+    assert verdict(level, [x - 0.2 for x in level]) == "refuted"
+    assert (
+        verdict(level, [x + d for x, d in zip(level, (0.02, -0.3, 0.01, -0.2, 0.02, 0.01, -0.4, 0.02), strict=True)])
+        == "undecided"
+    )
+
+
+@pytest.mark.parametrize("generalises", [(PANEL,), ()])
+def test_learns(made_up, generalises):
+    # 96 % of the training examples is not 99 %: no seed fits
+    claim = Learns("x", "fits", "full", (PANEL,), generalises)
+    judged = judge(claim, results(made_up, {"full": FAST}))
+    fits, held_out = judged.lines
+    assert fits.outcome == "refuted"
+    assert held_out.outcome == ("confirmed" if generalises else "refuted")
+    assert judged.verdict == "refuted"
+
+
+def test_contrasts_are_made_for_every_panel_and_pattern():
+    assert against(["p", "q"], "a", ["b", "c"]) == (
+        Contrast("p", "a", "b"),
+        Contrast("p", "a", "c"),
+        Contrast("q", "a", "b"),
+        Contrast("q", "a", "c"),
+    )

@@ -1,0 +1,100 @@
+"""Folders: what is written comes back, and nothing else becomes a file name."""
+
+import json
+
+import pytest
+
+import semfocus
+from semfocus.lab.execute import ask, execute, on_this_machine, plan
+from semfocus.lab.results import Results
+from semfocus.lab.store import Manifest, Question, Store, safe, stores
+from semfocus.studies.convergence import Convergence
+from semfocus.training.files import StorageError
+from semfocus.training.progress import Progress
+
+QUIET = Progress(None)
+
+
+def smoke(root, *, overrides=(), seeds=None, train=None):
+    study = Convergence()
+    question = ask(study, "smoke", seeds, overrides)
+    return execute(study, question, root, train or on_this_machine("cpu", 1, QUIET), lambda _: None)
+
+
+def test_a_manifest_comes_back(tmp_path):
+    study = Convergence()
+    manifest = plan(study, ask(study, "quick", None, ["model.width=16"]))
+    store = Store(tmp_path, "convergence")
+    store.write(manifest)
+    assert store.names() == [manifest.question.name]
+    assert store.manifest(manifest.question.name) == manifest
+    assert manifest.question.name.startswith("quick-")
+
+
+def test_names_tell_questions_apart():
+    study = Convergence()
+    plain = ask(study, "quick", None, [])
+    assert plain.name == "quick"
+    assert ask(study, "quick", study.sizes["quick"].seeds, []).name == "quick"
+    names = {plain.name, *(ask(study, "quick", *rest).name for rest in ((3, []), (None, ["model.width=16"]), (4, [])))}
+    assert len(names) == 4
+
+
+def test_running_again_repeats_nothing(tmp_path):
+    asked = []
+
+    def counting(store, configs):
+        asked.append([c.hash for c in configs if not store.run(c.hash).is_finished()])
+        on_this_machine("cpu", 1, QUIET)(store, configs)
+
+    first = smoke(tmp_path, train=counting)
+    again = smoke(tmp_path, train=counting)
+    assert len(asked[0]) == 10
+    assert asked[1] == []
+    assert first.manifest == again.manifest
+    more = smoke(tmp_path, seeds=3, train=counting)  # another question shares the runs of the first
+    assert len(asked[2]) == 5
+    assert more.store.names() == sorted(["smoke", more.question.name])
+    assert len(Results(first.store, first.store.manifest("smoke")).arms[0].runs) == 2  # and its page stays its own
+
+
+def test_a_trained_model_comes_back(tmp_path):
+    found = smoke(tmp_path, overrides=["train.epochs=1"])
+    run = found.arms[-1].runs[0]
+    model = semfocus.load_run(run.directory.path)
+    logits = model(semfocus.tasks.get("even_pairs").sample(__import__("numpy").random.default_rng(0), 4, 8).tokens)
+    assert logits.shape == (1, 4, 1, 2)
+    assert not model.training
+    with pytest.raises(StorageError, match="no run directory"):
+        semfocus.load_run(tmp_path)
+    (run.directory.path / "weights.safetensors").unlink()
+    with pytest.raises(StorageError, match="no weights"):
+        semfocus.load_run(run.directory.path)
+
+
+def test_pandas_needs_none_of_us(tmp_path):
+    found = smoke(tmp_path, overrides=["train.epochs=1"])
+    lines = (found.arms[0].runs[0].directory.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "a b", "x" * 200, "é", "a\n"])
+def test_unsafe_names_are_refused(name):
+    with pytest.raises(StorageError):
+        safe(name)
+
+
+def test_a_damaged_manifest_is_one_sentence(tmp_path):
+    store = Store(tmp_path, "convergence")
+    store.write(Manifest(Question("convergence", "quick", 1), ()))
+    for text in ("{", "[]", '{"study": 1}'):
+        store.manifest_path("quick").write_text(text)
+        with pytest.raises(StorageError, match=r"quick\.json is damaged"):
+            store.manifest("quick")
+
+
+def test_folders_without_a_study(tmp_path):
+    with pytest.raises(StorageError, match="no such folder"):
+        stores(tmp_path / "none")
+    with pytest.raises(StorageError, match="holds no study"):
+        stores(tmp_path)

@@ -1,0 +1,163 @@
+"""Every study runs at size smoke and produces its page; every size of every study can be planned."""
+
+import dataclasses
+import textwrap
+from html import unescape
+
+import pytest
+
+from semfocus import studies
+from semfocus.cli import main
+from semfocus.lab.execute import ask, execute, on_this_machine, plan
+from semfocus.lab.study import SIZES, label_of
+from semfocus.patterns.full import Full
+from semfocus.report.page import build
+from semfocus.studies.convergence import GENERALISES, TASKS, variants
+from semfocus.training.progress import Progress
+
+EVERY = studies.registry.own_names()
+
+
+def quietly(study, size, root, **options):
+    question = ask(study, size, options.get("seeds"), options.get("overrides", ()))
+    results = execute(study, question, root, on_this_machine("cpu", 1, Progress(None)), lambda _: None)
+    study.measure(results, "cpu", lambda _: None)
+    return results
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_smoke_ends_with_a_page_and_no_verdict(name, tmp_path):
+    study = studies.get(name)
+    results = quietly(study, "smoke", tmp_path)
+    assert set(results.statuses()) == {"finished"}
+    judged = [claim.judge(results) for claim in study.claims(results)]
+    assert judged
+    assert {j.verdict for j in judged} == {"undecided"}
+    assert not any(line.outcome == "missing" for j in judged for line in j.lines)  # every claim finds its arms
+    page = build(study, results)
+    assert study.summary.split("?")[0] in unescape(page.read_text())
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_can_be_planned(name, size):
+    study = studies.get(name)
+    manifest = plan(study, ask(study, size, None, ()))
+    hashes = [config.hash for config in manifest.configs()]
+    assert hashes
+    shapes = {}
+    for arm in manifest.arms:  # seed by seed, all arms of a panel see the same examples (twins: all but one)
+        config = arm.config
+        data = dataclasses.replace(config.data, pad_multiple=1, twin=0)
+        shapes.setdefault(arm.panel, set()).add((config.task.name, config.task.length, repr(data), config.train.batch))
+    assert all(len(found) == 1 for found in shapes.values()), shapes
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_docstring_says_what_would_refute_it(name):
+    assert "refuted by" in studies.get(name).question.lower()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_enough_seeds_for_a_verdict(name):
+    """With fewer seeds Holm's correction would leave even the clearest result undecided."""
+    study = studies.get(name)
+    for size in study.sizes:
+        if size != "smoke":
+            assert study.sizes[size].seeds >= 6
+
+
+def test_the_paper_s_fifteen_variants():
+    labels = [label_of(pattern) for pattern in variants()]
+    assert len(labels) == len(set(labels)) == 15
+    assert labels[0] == label_of(Full()) == "full"
+    assert set(GENERALISES) < set(TASKS)
+    assert len(TASKS) == 8
+
+
+def test_fair_tunes_on_other_seeds_than_it_reports(tmp_path):
+    results = quietly(studies.get("fair"), "smoke", tmp_path)
+    tuning = {run.seed for arm, run in results.every_run() if arm.panel.endswith("tuning")}
+    fresh = {run.seed for arm, run in results.every_run() if not arm.panel.endswith("tuning")}
+    assert tuning
+    assert fresh == {0, 1}
+    assert not tuning & fresh
+    chosen = {arm.label: arm.config for arm in results.arms if not arm.panel.endswith("tuning")}
+    assert set(chosen) == {"full", "top-k(5)"}
+    again = quietly(studies.get("fair"), "smoke", tmp_path)  # nothing is chosen anew
+    assert again.manifest == results.manifest
+
+
+PLUGIN = """
+    from dataclasses import dataclass
+    import numpy as np
+    import semfocus
+    from semfocus.lab.claims import Faster, against
+    from semfocus.lab.study import Size, Study, arm
+    from semfocus.tasks.base import Task
+
+    @semfocus.register
+    @dataclass(frozen=True)
+    class LastFew(semfocus.Pattern):
+        '''The last few visible keys.'''
+        input_dependent = False
+        width: int = 3
+
+        @property
+        def budget(self):
+            return self.width
+
+        def keep(self, q, k, visible):
+            return visible & (visible.flip(-1).cumsum(-1).flip(-1) <= self.width)
+
+    @semfocus.register
+    @dataclass(frozen=True)
+    class FirstToken(Task):
+        '''What is the first token?'''
+        vocabulary = 2
+        num_classes = 2
+
+        def _sample(self, rng, n, length):
+            bits = rng.integers(0, 2, (n, length))
+            return bits, bits[:, 0]
+
+        def _solve(self, tokens):
+            return [tokens[0]]
+
+    @semfocus.register
+    class Mine(Study):
+        '''Is mine faster?
+
+        Refuted by a certain slowdown.
+        '''
+        sizes = {"smoke": Size("seconds", seeds=2)}
+
+        def runs(self, size):
+            tiny = {"model": {"width": 8, "mlp_width": 8, "blocks": 1}, "data": {"train": 50, "heldout": 25},
+                    "task": {"length": 8}, "train": {"epochs": 1}}
+            return [arm("first_token", pattern, tiny) for pattern in (semfocus.Full(), LastFew())]
+
+        def claims(self, results):
+            return [Faster("mine", "mine is faster", against(results.panels, "full", ["last-few(3)"]))]
+"""
+
+
+def test_a_user_s_pattern_task_and_study_join(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(PLUGIN))
+    common = [
+        "--plugin",
+        str(tmp_path / "mine.py"),
+        "--out",
+        str(tmp_path / "lab"),
+        "--device",
+        "cpu",
+        "--size",
+        "smoke",
+    ]
+    assert main(["run", "mine", *common]) == 0
+    assert "mine is faster" in capsys.readouterr().out
+    assert main(["run", "convergence", *common, "train.epochs=1"]) == 0
+    (page,) = (tmp_path / "lab" / "convergence" / "pages").glob("*.html")
+    text = page.read_text()
+    assert "last-few" in text
+    assert "first_token" in text
