@@ -74,6 +74,7 @@ def _one(
     resumed: Manifest | None,
     planned: Manifest,
 ) -> None:
+    import torch
     from rich.console import Console
 
     from ..lab.execute import execute, time_steps
@@ -92,6 +93,8 @@ def _one(
     with stopping_after_the_epoch() as stopping, Progress(console) as progress:
         train = _executor(options, device, progress, stopping)
         results = execute(study, question, root, train, say, resumed)
+        if device == "cpu":  # small models: a second thread costs more than it brings, unless asked for
+            torch.set_num_threads(options.threads or 1)
         study.measure(results, device, say)
         if not options.no_clock:
             time_steps(results, device, say)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..diagnostics import Probe
+from ..model import Transformer
 from ..training.data import resident
 from ..training.files import finite, write_json
 from ..training.load import load_run
@@ -35,10 +36,17 @@ def measure_runs(
             say(f"measured {number} of {len(waiting)}")
 
 
-def probe_of(run: Run, examples: int, device: str = "cpu", split: str = "train") -> Probe:
-    """A probe of a trained model on the first examples of one of its own splits, with their targets."""
-    model = load_run(run.directory.path, device)
-    data = resident([run.directory.config()], torch.device(device))[split]
+def probe_of(run: Run, examples: int, device: str = "cpu", split: str = "train", *, untrained: bool = False) -> Probe:
+    """A probe of a run's model on the first examples of one of its own splits, with their targets.
+
+    ``untrained``: as it was at initialisation, which its config and seed determine.
+    """
+    config = run.directory.config()
+    if untrained:
+        model = Transformer(config.model_config(), config.pattern, config.seed, device=device)
+    else:
+        model = load_run(run.directory.path, device)
+    data = resident([config], torch.device(device))[split]
     first = torch.arange(min(examples, data.examples), device=device)[None]
     tokens, targets, _ = data.take(first)  # (1, b, t), (1, b, outputs)
     return Probe.of_model(model, tokens[0], targets=targets[0])

@@ -66,6 +66,8 @@ LOOK: dict[RcKeyType, Any] = {
     "xtick.minor.size": 0,
     "ytick.minor.size": 0,
 }
+#: A logarithmic axis over a larger range than this is numbered at powers of ten alone.
+WIDE = 300.0
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 #: Colours that follow the page, by what is written in the file.
 VARIABLES = {INK: "currentColor", MUTED: f"var(--muted, {MUTED})", RULE: f"var(--rule, {RULE})"} | {
@@ -90,7 +92,9 @@ def plot(width: float, height: float) -> tuple[Canvas, Axes]:
 
 def plain_log(axis: Axis) -> None:
     """Numbers of a logarithmic axis: matplotlib would write powers in a notation that is switched off here."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    low, high = axis.get_data_interval()
+    wide = low > 0 and high / low > WIDE
+    axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 

@@ -32,7 +32,7 @@ TASKS = {
     "paper": ("listops", "parity_check", "even_pairs", "missing_duplicate_string"),
 }
 #: The square and the percentile at which surfaces are compared, fixed beforehand: near the weights, and as a whole.
-RADII = (0.1, 1.0)
+RADII = {"smoke": (1.0,), "quick": (0.1, 1.0), "small": (0.1, 1.0), "paper": (0.1, 1.0)}
 PERCENTILE = 95
 
 
@@ -92,7 +92,7 @@ class LossSurface(Study):
                         partial(_log_ratio, panel=panel, radius=radius),
                     )
                     for panel in results.panels
-                    for radius in RADII
+                    for radius in RADII[results.question.size]
                 ),
                 0.0,
                 "ratio",

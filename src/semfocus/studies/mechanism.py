@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from semfocus.diagnostics.loss_surface import LossSurface
 from semfocus.lab.claims import Claim, Faster, against
+from semfocus.lab.measure import measure_runs, probe_of
 from semfocus.lab.predict import Cell, Score, score
 from semfocus.lab.results import ArmResult, Results, Run
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
@@ -44,6 +46,8 @@ LOWER: dict[str, dict[str, Any]] = {
 }
 HIGHER: dict[str, dict[str, Any]] = {f"full x {s:g}": {"attention_scale": s} for s in (2.0, 4.0, 8.0)}
 QUICK_HIGHER = ("full x 4",)
+#: The loss around the initial weights, on a coarse grid.
+INITIAL_SLOPE, GRID, SURFACE_EXAMPLES = "initial_slope", 11, 250
 #: Levels of training accuracy at which dispersions are compared "at matched loss".
 MATCHED = 0.9
 
@@ -53,9 +57,9 @@ class Mechanism(Study):
 
     Correlation: over tasks and k, the speed-up of top-k over full attention beside numbers measured at initialisation
     or in the first epoch. The candidates were listed before looking: the ratio of dispersions, the W-comparison, kept
-    mass, entropy, effective support, in-degree, the gradient's norm and its relative deviation (both top-k over
-    full). Each is scored by predicting a task's speed-ups from the other tasks alone, against the constant that does
-    so best.
+    mass, entropy, effective support, in-degree, the gradient's norm, its relative deviation, and the steepness of the
+    loss around the initial weights (each top-k over full). Each is scored by predicting a task's speed-ups from the
+    other tasks alone, against the constant that does so best.
 
     Intervention: full attention with its dispersion lowered (scores halved, cosines, a soft cap) and raised (scores
     doubled and more). If a small dispersion is why top-k learns faster, lowering must help and raising must hurt; if
@@ -86,6 +90,16 @@ class Mechanism(Study):
                 made = arm(task, Full(), laid_over(sections, {"model": model}), scale=model.get("attention_scale", 1.0))
                 arms.append(Arm(task, label, made.config))
         return arms
+
+    def measure(self, results: Results, device: str, say: Callable[[str], None]) -> None:
+        surface = LossSurface(points=GRID)
+        compared = (run for a, run in results.every_run() if a.label == "full" or isinstance(a.config.pattern, TopK))
+
+        def slopes(run: Run) -> dict[str, Any]:
+            found = surface.measure(probe_of(run, SURFACE_EXAMPLES, device, untrained=True))
+            return {"p95": found["lipschitz"][-1]["p95"]}
+
+        measure_runs(compared, INITIAL_SLOPE, slopes, say)
 
     def claims(self, results: Results) -> list[Claim]:
         labels = set(results.labels(results.panels[0]))
@@ -143,6 +157,11 @@ def _gradient(relative: bool, full: Run, top: Run) -> float | None:
     return math.log(values[1] / values[0]) if min(values) > 0 else None
 
 
+def _slope(full: Run, top: Run) -> float | None:
+    found = [run.measured.get(INITIAL_SLOPE, {}).get("p95") for run in (full, top)]
+    return math.log(found[1] / found[0]) if all(found) else None
+
+
 CANDIDATES: dict[str, Measure] = {
     "dispersion ratio, 75 %": partial(
         _diagnostic, "dispersion", "q75", lambda x, y: math.log(y / x) if x * y > 0 else 0.0
@@ -156,6 +175,7 @@ CANDIDATES: dict[str, Measure] = {
     "largest in-degree over k": partial(_top_only, "in_degree", "beta"),
     "gradient norm ratio, first epoch": partial(_gradient, False),
     "gradient deviation ratio, first epoch": partial(_gradient, True),
+    "loss slope ratio at initialisation, 95 %": _slope,
 }
 
 
