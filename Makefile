@@ -11,12 +11,13 @@ BIN         := $(VENV)/bin
 install = $(BIN)/python -m pip install -q --disable-pip-version-check \
 	$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $(PIP_ARGS) -e '.[$(1)]'
 
-.PHONY: demo test test-gpu check clean help
+.PHONY: demo test test-gpu test-slow check clean help
 
 help:
 	@echo "make demo       install, then the convergence study at size quick (about 5 minutes, 2 cores), and its page"
 	@echo "make test       install with the test tools, then run the tests"
 	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make test-slow  the tests that take minutes"
 	@echo "make check      ruff and mypy over src"
 	@echo "make clean      remove the environment and caches"
 
@@ -25,6 +26,9 @@ demo: $(VENV)/.lab
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
 
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu
