@@ -252,3 +252,25 @@ def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError) as caught:
         call()
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_explain_says_what_auto_does_and_why():
+    q, k, v = torch.randn(3, 1, 2, 16, 8)
+    for pattern, options in (
+        (Full(), {}),
+        (TopK(3), {}),
+        (Full(), {"dropout_p": 0.1}),
+        (Full(), {"return_weights": True}),
+    ):
+        found = semfocus.explain(q, k, v, pattern, **options)
+        assert found.reasons[found.choice].startswith("chosen")
+        assert sum(reason.startswith("chosen") for reason in found.reasons.values()) == 1
+    assert semfocus.explain(q, k, v, TopK(3)).choice == "reference"
+    assert "full attention only" in semfocus.explain(q, k, v, TopK(3)).reasons["sdpa"]
+    long = torch.empty(1, 1, 8192, 1).expand(1, 1, 8192, 8)
+    assert semfocus.explain(long, long, long, TopK(3)).choice == "chunked"
+    with pytest.raises(ValueError, match="cannot serve"):
+        semfocus.attention(q, k, v, TopK(3), implementation="sdpa")
+    state = torch.get_rng_state()
+    semfocus.explain(q, k, v, semfocus.RandomK(3), dropout_p=0.5)
+    assert torch.equal(state, torch.get_rng_state())  # nothing was drawn

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 # Imported when first used (PEP 562), so that `import semfocus` and the command line's help do not wait for torch.
 _LAZY = {
     "attention": "functional",
+    "explain": "functional",
     "Pattern": "patterns",
     "register": "plugins",
     "load_run": "training.load",
@@ -49,12 +50,13 @@ __all__ = [
     "TopK",
     "Transformer",
     "attention",
+    "explain",
     "load_run",
     "register",
 ]
 
 if TYPE_CHECKING:
-    from .functional import attention
+    from .functional import attention, explain
     from .model import ModelConfig, Transformer
     from .patterns import Pattern
     from .patterns.banded import Banded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal, overload
 
 import torch
@@ -102,14 +103,39 @@ def attention(
         >>> semfocus.attention(q, k, v, semfocus.TopK(5), is_causal=True).shape
         torch.Size([2, 4, 16, 8])
     """
+    _check_options(pattern, dropout_p, scale, generator, implementation)
+    problem = _problem(
+        query, key, value, pattern, attn_mask, dropout_p, is_causal, scale, enable_gqa, query_offset, generator
+    )
+    out, weights = attend(problem, implementation, return_weights)
+    if return_weights:
+        assert weights is not None
+        return out, weights
+    return out
+
+
+def _problem(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    query_offset: int,
+    generator: torch.Generator | None,
+    draws: bool = True,
+) -> Problem:
+    """A call with its tensors checked; without ``draws`` nobody's generator is touched."""
     _check_inputs(query, key, value, enable_gqa)
     query_offset = whole_number("query_offset", query_offset)
-    _check_options(pattern, dropout_p, scale, generator, implementation)
     pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
     if attn_mask is not None:
         _check_mask(attn_mask, (*query.shape[:-1], key.shape[-2]), query.device)
-    needs_noise = dropout_p > 0 or pattern.random
-    problem = Problem(
+    needs_noise = draws and (dropout_p > 0 or pattern.random)
+    return Problem(
         q=query,
         k=key,
         v=value,
@@ -121,11 +147,68 @@ def attention(
         dropout_p=float(dropout_p),
         noise=Noise.from_generator(generator, query.device) if needs_noise else Noise.none(query.device),
     )
-    out, weights = attend(problem, implementation, return_weights)
-    if return_weights:
-        assert weights is not None
-        return out, weights
-    return out
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which implementation "auto" takes for a call, and what is to be said of each."""
+
+    choice: str
+    reasons: dict[str, str]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.reasons))
+        return "\n".join(f"{name:{width}}  {reason}" for name, reason in self.reasons.items())
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern = Full(),  # noqa: B008 (patterns are frozen)
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    query_offset: int = 0,
+    return_weights: bool = False,
+) -> Explanation:
+    """What ``attention`` would do with these arguments under "auto", and why. Nothing is computed.
+
+    >>> from semfocus import TopK
+    >>> q, k, v = torch.randn(3, 1, 2, 16, 8)
+    >>> found = explain(q, k, v, TopK(5))
+    >>> found.choice
+    'reference'
+    >>> found.reasons["sdpa"]
+    'cannot serve: the pattern is top_k(k=5), and it knows full attention only'
+    """
+    _check_options(pattern, dropout_p, scale, None, "auto")
+    problem = _problem(
+        query, key, value, pattern, attn_mask, dropout_p, is_causal, scale, enable_gqa, query_offset, None, draws=False
+    )
+    choice = choose(problem, return_weights)
+    limit = CHUNK_FROM.get(query.device.type, CHUNK_FROM["cpu"])
+    says = {
+        "sdpa": "PyTorch's fused attention computes the same",
+        "fused": "selects and attends on chip" if kernels.pays(problem) else "not the fastest here",
+        "chunked": f"saves memory from {limit:,} scores on, here are {_scores(problem):,}",
+        "reference": "the plain one",
+    }
+    cannot = {"sdpa": sdpa_cannot(problem, return_weights), "fused": kernels.cannot(problem, return_weights)}
+    reasons = {}
+    for name, words in says.items():
+        if cannot.get(name):
+            reasons[name] = f"cannot serve: {cannot[name]}"
+        else:
+            reasons[name] = f"chosen: {words}" if name == choice else f"can serve: {words}"
+    return Explanation(choice, reasons)
+
+
+def _scores(problem: Problem) -> int:
+    return problem.q.shape[:-1].numel() * problem.k.shape[-2]
 
 
 def attend(problem: Problem, implementation: str = "auto", with_weights: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -150,8 +233,7 @@ def choose(problem: Problem, with_weights: bool) -> str:
         return "sdpa"
     if fused:
         return "fused"
-    scores = problem.q.shape[:-1].numel() * problem.k.shape[-2]
-    return "chunked" if scores >= CHUNK_FROM.get(problem.q.device.type, CHUNK_FROM["cpu"]) else "reference"
+    return "chunked" if _scores(problem) >= CHUNK_FROM.get(problem.q.device.type, CHUNK_FROM["cpu"]) else "reference"
 
 
 def _fused(problem: Problem) -> Tensor:
