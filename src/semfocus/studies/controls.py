@@ -58,8 +58,8 @@ class Controls(Study):
 
     sizes = {
         "smoke": Size("seconds; shows that everything runs", seeds=2),
-        "quick": Size("2 CPU cores, about 15 minutes: Even Pairs at a quarter of the paper's size", seeds=6),
-        "small": Size("one GPU, about 20 minutes: two tasks at the paper's size", seeds=8),
+        "quick": Size("2 CPU cores, about 25 minutes: Even Pairs at a quarter of the paper's size", seeds=8),
+        "small": Size("one GPU, about 20 minutes: two tasks at the paper's size", seeds=10),
         "paper": Size("one GPU, about two hours: four tasks", seeds=10),
     }
     varies = ("task.name", "pattern", "model.attention_scale", "model.mask_padding", "model.pool_padding", "data")
