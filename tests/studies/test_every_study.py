@@ -72,7 +72,7 @@ def test_enough_seeds_for_a_verdict(name, tmp_path):
             continue
         manifest = plan(study, ask(study, size, None, ()))
         for claim in study.claims(Results(Store(tmp_path, name), manifest)):
-            together = Counter(c.b if isinstance(claim, NoConsistentBenefit) else "" for c in tested(claim))
+            together = Counter(c.b if isinstance(claim, NoConsistentBenefit) else "" for c in corrected(claim))
             assert study.sizes[size].seeds >= seeds_needed(max(together.values(), default=1)), (
                 size,
                 claim.id,
@@ -80,7 +80,7 @@ def test_enough_seeds_for_a_verdict(name, tmp_path):
             )
 
 
-def tested(claim):
+def corrected(claim):
     """What Holm's correction of a claim goes over."""
     return getattr(claim, "contrasts", ()) or getattr(claim, "cases", ())
 
