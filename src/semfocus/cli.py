@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import __version__
@@ -80,9 +80,9 @@ def _look(commands: Commands[argparse.ArgumentParser]) -> None:
 
     show = commands.add_parser("show", help="draw who attends to whom")
     show.add_argument("pattern", metavar="PATTERN", help='such as top_k(5) or "banded(5, global_tokens=1)"')
-    show.add_argument("--length", type=positive, default=24, metavar="N", help="tokens (default: 24)")
+    show.add_argument("--length", type=at_most(500), default=24, metavar="N", help="tokens, up to 500 (default: 24)")
     show.add_argument("--causal", action="store_true", help="no query sees later keys")
-    show.add_argument("--seed", type=int, default=0, metavar="N", help="of the random scores (default: 0)")
+    show.add_argument("--seed", type=at_most(2**62), default=0, metavar="N", help="of the random scores (default: 0)")
     _plugin(show)
     show.set_defaults(command=("look", "show_pattern"))
 
@@ -125,7 +125,7 @@ def _study(commands: Commands[argparse.ArgumentParser]) -> None:
 def _travel(commands: Commands[argparse.ArgumentParser]) -> None:
     pack = commands.add_parser("pack", help="a folder's finished runs as zip files of at most 15 MB")
     pack.add_argument("directory", type=Path, metavar="DIR")
-    pack.add_argument("file", type=Path, metavar="FILE", help="FILE.zip; more parts are FILE-2.zip and so on")
+    pack.add_argument("file", type=Path, metavar="FILE", help="x.zip; more parts are x.part2.zip and so on")
     pack.add_argument("--new", action="store_true", help="only what no earlier pack wrote")
     pack.add_argument("--without-weights", action="store_true", help="curves and summaries only")
     pack.set_defaults(command=("travel", "pack_store"))
@@ -161,6 +161,17 @@ def _plugin(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--plugin", type=Path, action="append", default=[], metavar="FILE", help="a file with patterns, tasks, studies"
     )
+
+
+def at_most(limit: int) -> Callable[[str], int]:
+    """An argparse type: a whole number from 0 to ``limit``."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or not int(text) <= limit:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {limit}")
+        return int(text)
+
+    return number
 
 
 def positive(text: str) -> int:

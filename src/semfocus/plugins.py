@@ -49,5 +49,5 @@ def load(path: Path) -> None:
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"{path}: {type(error).__name__}: {error}") from None

@@ -137,3 +137,40 @@ def test_a_finished_run_replaces_one_that_was_begun(store, tmp_path):
     assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 5
     assert (begun / "summary.json").exists()
     assert contents(begun) == contents(found.path / "runs" / run)
+
+
+def test_what_came_later_follows(store, tmp_path):
+    """Measurements after an earlier pack, and a manifest that has grown."""
+    found, manifest = store
+    pack(found.path, tmp_path / "first.zip")
+    unpack(tmp_path / "first.zip", tmp_path / "there")
+    run = sorted(folder for folder in (found.path / "runs").iterdir())[0]
+    (run / "measured.json").write_text('{"x": 1}')
+    grown = json.loads(found.manifest_path("quick").read_text())
+    grown["arms"].append({**grown["arms"][0], "label": "one more"})
+    found.manifest_path("quick").write_text(json.dumps(grown))
+    (found.path / "clock.json").write_text(json.dumps({"here": {"a": {"milliseconds": 1}}}))
+    (tmp_path / "there" / "convergence" / "clock.json").write_text(json.dumps({"there": {"b": {"milliseconds": 2}}}))
+    assert pack(found.path, tmp_path / "second.zip", only_new=True).runs == 1
+    unpack(tmp_path / "second.zip", tmp_path / "there")
+    there = tmp_path / "there" / "convergence"
+    assert (there / "runs" / run.name / "measured.json").read_text() == '{"x": 1}'
+    assert len(json.loads((there / "manifests" / "quick.json").read_text())["arms"]) == len(manifest.arms) + 1
+    assert set(json.loads((there / "clock.json").read_text())) == {"here", "there"}
+    unpack(tmp_path / "first.zip", tmp_path / "there")  # the older archive takes nothing away
+    assert len(json.loads((there / "manifests" / "quick.json").read_text())["arms"]) == len(manifest.arms) + 1
+
+
+def test_nothing_of_others_is_touched(store, tmp_path):
+    (tmp_path / "x-2.zip").write_text("precious")
+    half = store[0].path / "runs" / ".0123456789abcdef.1.tmp"
+    half.mkdir()
+    (half / "summary.json").write_text("{}")
+    packed = pack(store[0].path, tmp_path / "x.zip")
+    assert packed.runs == 5
+    assert (tmp_path / "x-2.zip").read_text() == "precious"
+    assert not any(".tmp" in name for name in zipfile.ZipFile(tmp_path / "x.zip").namelist())
+    (tmp_path / "folder.zip").mkdir()
+    with pytest.raises(StorageError):
+        pack(store[0].path, tmp_path / "folder.zip")
+    assert not list(tmp_path.glob(".folder.zip*"))

@@ -120,3 +120,42 @@ def test_contrasts_are_made_for_every_panel_and_pattern():
         Contrast("q", "a", "b"),
         Contrast("q", "a", "c"),
     )
+
+
+def test_an_impossible_baseline_is_no_slow_one(tmp_path):
+    from semfocus import Strided, TopK
+    from semfocus.lab.store import Manifest, Question, Store
+    from semfocus.lab.study import arm
+    from semfocus.training.files import append_lines, write_json
+
+    made = [arm("even_pairs", p, {"train": {"epochs": 20}}) for p in (Strided(5), TopK(5))]
+    manifest = Manifest(Question("controls", "small", 8), tuple(made))
+    store = Store(tmp_path, "controls")
+    for a in made:
+        for seed in range(8):
+            path = store.run(a.with_seed(seed).hash).path
+            right = a.label == "top-k(5)"
+            rows = [{"epoch": e, "train_accuracy": 0.99 if right and e > 3 else 0.5} for e in range(21)]
+            write_json(path / "summary.json", {"status": "finished", "epochs": 20})
+            append_lines(path / "metrics.jsonl", rows)
+    claim = Faster("x", "top-k is faster", against(["even_pairs"], "strided(5)", ["top-k(5)"]))
+    judged = claim.judge(Results(store, manifest))
+    assert judged.lines[0].outcome == "impossible"
+    assert judged.verdict == "undecided"
+
+
+def test_diverged_seeds_are_no_successes(made_up):
+    claim = AsAccurate("x", "as good", against([PANEL], "full", ["top-k(5)"]))
+    broken = {("top-k(5)", 7)}
+    judged = judge(claim, results(made_up, {"full": FAST, "top-k(5)": FAST}, diverged=broken))
+    assert judged.verdict == "undecided"
+    assert "1 seeds of top-k(5) diverged" in judged.lines[0].note
+
+
+def test_too_few_seeds_for_so_many_accuracies_are_undecided(made_up):
+    level = {"full": [0.97] * 6, "top-k(5)": [0.6, 0.61, 0.6, 0.62, 0.6, 0.61]}
+    found = results(made_up, {"full": FAST[:6], "top-k(5)": FAST[:6]}, heldout=level)
+    one = AsAccurate("x", "as good", against([PANEL], "full", ["top-k(5)"]))
+    assert judge(one, found).verdict == "refuted"
+    many = AsAccurate("x", "as good", against([PANEL], "full", ["top-k(5)"] * 5))
+    assert judge(many, found).verdict == "undecided"  # no interval at a fifth of the level

@@ -158,6 +158,8 @@ def test_200_malformed_configs_are_refused_by_name(tmp_path, capsys):
         (["show", "topk(5)"], ["'top_k'"]),
         (["show", "top_k(kk=5)"], ["'kk'"]),
         (["show", "top_k(0)"], ["k is 0"]),
+        (["run", "convergence", "model.width=8", "model.width=16"], ["model.width", "twice"]),
+        (["status", "x" * 5000], ["cannot read"]),
         (["show", "__import__('os').system('x')"], ["pattern"]),
     ],
 )
@@ -175,3 +177,48 @@ def test_every_study_refuses_what_it_varies():
         for key in study.varies:
             with pytest.raises(ConfigError, match="cannot be overridden"):
                 overridden(study, study.runs("smoke"), [f"{key}=1"])
+
+
+BROKEN = """
+import semfocus
+from semfocus.lab.study import Size, Study, arm
+from semfocus.patterns.full import Full
+
+@semfocus.register
+class Mine(Study):
+    "Is it? Refuted by nothing."
+    SIZES
+    def runs(self, size):
+        RUNS
+    def claims(self, results):
+        CLAIMS
+"""
+GOOD = {
+    "SIZES": 'sizes = {"smoke": Size("s", seeds=2)}',
+    "RUNS": 'return [arm("even_pairs", Full(), {})]',
+    "CLAIMS": "return []",
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "named"),
+    [
+        ("RUNS", 'return {}["x"]', "runs() failed"),
+        ("RUNS", "return None", "runs() failed"),
+        ("RUNS", "return []", "no runs"),
+        ("CLAIMS", "return 1 / 0", "claims() failed"),
+        ("SIZES", "pass", "sizes"),
+        ("SIZES", "raise SystemExit(3)", "SystemExit"),
+    ],
+)
+def test_mistakes_in_a_study_of_one_s_own(tmp_path, capsys, part, text, named):
+    code = BROKEN
+    for name, good in GOOD.items():
+        code = code.replace(name, text if name == part else good)
+    (tmp_path / "mine.py").write_text(code)
+    words = ["run", "mine", "--size", "smoke", "--plugin", str(tmp_path / "mine.py"), "--out", str(tmp_path / "lab")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "lab").exists()

@@ -5,10 +5,14 @@ import json
 import pytest
 
 import semfocus
+from semfocus.cli import main
+from semfocus.lab.cost import Clock, clock_key
 from semfocus.lab.execute import ask, execute, on_this_machine, plan
 from semfocus.lab.results import Results
 from semfocus.lab.store import Manifest, Question, Store, safe, stores
 from semfocus.studies.convergence import Convergence
+from semfocus.studies.fair import Fair
+from semfocus.studies.selection_stability import SelectionStability
 from semfocus.training.files import StorageError
 from semfocus.training.progress import Progress
 
@@ -98,3 +102,80 @@ def test_folders_without_a_study(tmp_path):
         stores(tmp_path / "none")
     with pytest.raises(StorageError, match="holds no study"):
         stores(tmp_path)
+
+
+def test_a_damaged_manifest_is_mended_by_running_again(tmp_path):
+    first = smoke(tmp_path, overrides=["train.epochs=1"])
+    path = first.store.manifest_path(first.question.name)
+    path.write_text("{")
+    smoke(tmp_path, overrides=["train.epochs=1"])
+    assert first.store.manifest(first.question.name).arms == first.manifest.arms
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "[]\n", "{}\n", "null\n"])
+def test_a_finished_run_without_its_curve_is_damaged_not_slow(tmp_path, text):
+    found = smoke(tmp_path, overrides=["train.epochs=1"])
+    run = found.arms[0].runs[0].directory.path
+    (run / "metrics.jsonl").write_text(text)
+    with pytest.raises(StorageError, match=r"metrics\.jsonl is damaged"):
+        Results(found.store, found.manifest).arms[0].times()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "[1]", '"x"', "null"])
+def test_damaged_summaries_and_other_tables(tmp_path, text):
+    found = smoke(tmp_path, overrides=["train.epochs=1"])
+    run = found.arms[0].runs[0].directory.path
+    for name in ("measured.json", "environment.json"):
+        (run / name).write_text(text)
+    again = Results(found.store, found.manifest).arms[0].runs[0]
+    assert again.measured == {}
+    assert again.environment == {}
+    (found.store.path / "clock.json").write_text(text)
+    assert Clock(found.store.path / "clock.json").get(found.arms[0].config) is None
+    (run / "summary.json").write_text(text)
+    with pytest.raises(StorageError, match=r"summary\.json is damaged"):
+        Results(found.store, found.manifest).statuses()
+
+
+def test_follow_ups_survive_an_interrupted_second_run(tmp_path):
+    study = Fair()
+    question = ask(study, "smoke", None, ())
+    train = on_this_machine("cpu", 1, QUIET)
+    whole = execute(study, question, tmp_path, train, lambda _: None)
+
+    def interrupted(store, configs):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(study, question, tmp_path, interrupted, lambda _: None)
+    assert whole.store.manifest("smoke").arms == whole.manifest.arms
+
+
+def test_what_is_not_complete_is_resumed(tmp_path, capsys):
+    study = SelectionStability()
+    execute(study, ask(study, "smoke", None, ()), tmp_path, on_this_machine("cpu", 1, QUIET), lambda _: None)
+    assert main(["resume", str(tmp_path), "--device", "cpu", "--no-clock"]) == 0  # trained, but not yet measured
+    assert "measuring" in capsys.readouterr().out
+    assert main(["resume", str(tmp_path), "--device", "cpu", "--no-clock"]) == 0
+    assert "nothing to resume" in capsys.readouterr().out
+
+
+def test_other_plugins_are_other_questions(tmp_path):
+    study = Convergence()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    names = set()
+    for folder in "ab":
+        path = tmp_path / folder / "p.py"
+        path.write_text(f"x = {folder!r}")
+        names.add(ask(study, "smoke", None, (), [str(path)]).name)
+    assert len(names) == 2
+
+
+def test_times_of_different_devices_do_not_mix(tmp_path):
+    import torch
+
+    config = Convergence().runs("smoke")[0].config
+    (tmp_path / "clock.json").write_text(json.dumps({"another machine": {clock_key(config): {"milliseconds": 99.0}}}))
+    assert Clock(tmp_path / "clock.json", torch.device("cpu")).get(config) is None
+    assert Clock(tmp_path / "clock.json").get(config) == 99.0  # only to read

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ def run_study(options: argparse.Namespace) -> int:
             manifest = plan(study, question)
         except ValueError as error:  # an unknown study, size or field
             raise UserError(str(error)) from None
-        options.again = _again(options.out, study.name, options.plugin)
+        options.again = _again(options.out / study.name, options.plugin)
         _one(study, question, options.out, options, None, manifest)
     return 0
 
@@ -50,16 +50,17 @@ def resume_studies(options: argparse.Namespace) -> int:
     from ..lab.store import stores
 
     load_plugins(options.plugin)
-    options.again = f"semfocus resume {options.directory} goes on"
+    options.again = _again(options.directory, options.plugin)
     with one_sentence():
         work = []
         for store in stores(options.directory):
             for name in store.names():
                 manifest = store.manifest(name)
-                if any(run.summary is None for _, run in Results(store, manifest).every_run()):
+                unfinished = any(run.summary is None for _, run in Results(store, manifest).every_run())
+                if unfinished or not manifest.complete:
                     work.append((store, manifest))
         for store, manifest in work:
-            question = replace(manifest.question, plugins=tuple(str(p) for p in options.plugin))
+            question = manifest.question
             _one(_study(question.study), question, store.path.parent, options, manifest, manifest)
     if not work:
         print(f"nothing to resume: every study in {options.directory} is finished")
@@ -77,7 +78,7 @@ def _one(
     import torch
     from rich.console import Console
 
-    from ..lab.execute import execute, time_steps
+    from ..lab.execute import complete, execute, time_steps
     from ..report.page import build
     from ..training.progress import Progress
 
@@ -99,6 +100,7 @@ def _one(
         if not options.no_clock:
             time_steps(results, device, say)
     page = build(study, results)
+    complete(results)
     _verdicts(study, results, console)
     say(f"the page: {page}")
 
@@ -140,9 +142,11 @@ def _verdicts(study: Study, results: Results, console: Console) -> None:
         console.print("This is not the paper's size.", highlight=False)
 
 
-def _again(out: Path, study: str, plugins: list[Path]) -> str:
-    more = "".join(f" --plugin {path}" for path in plugins)
-    return f"semfocus resume {out / study}{more} goes on, and so does the same command"
+def _again(directory: Path, plugins: list[Path]) -> str:
+    words = ["semfocus", "resume", str(directory)]
+    for path in plugins:
+        words += ["--plugin", str(path)]
+    return f"{shlex.join(words)} goes on, and so does the same command"
 
 
 def show_status(options: argparse.Namespace) -> int:

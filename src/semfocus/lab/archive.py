@@ -1,6 +1,6 @@
 """A store as archives that travel: ordinary zip files of at most 15 MB, each of whole runs.
 
-``pack`` writes FILE and, where one is not enough, FILE-2, FILE-3 and so on; ``unpack`` reads them all. Only runs that
+``pack`` writes x.zip and, where one is not enough, x.part2.zip and so on; ``unpack`` reads them all. Only runs that
 are over travel, and what is in the store already stays as it is. Nothing in an archive is executed or unpickled, and
 only names that a store has are written.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..training.files import StorageError, explained, write_atomic, write_json
-from ..training.run_directory import SNAPSHOT, RunDirectory
+from ..training.run_directory import SNAPSHOT
 from ..training.trainer import locked
 from .results import MEASURED
 from .store import Store, stores
@@ -31,6 +31,7 @@ OVERHEAD = 200
 WEIGHTS = "weights.safetensors"
 PACKED = "packed.json"
 RUN_FILES = ("config.json", "environment.json", "metrics.jsonl", "probe.jsonl", "summary.json", MEASURED, WEIGHTS)
+RUN_NAME = re.compile(r"[0-9a-f]{16}")
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
 ALLOWED = re.compile(
     rf"(?P<study>{NAME})/(?:runs/(?P<run>[0-9a-f]{{16}})/(?P<file>(?:snapshots/)?{NAME})"
@@ -48,31 +49,42 @@ class Packed:
 
 
 def pack(directory: Path, file: Path, *, weights: bool = True, only_new: bool = False) -> Packed:
-    """Writes all finished runs under a folder; with ``only_new`` those that no earlier ``pack`` wrote."""
-    found = stores(directory)
+    """Writes all finished runs under a folder; with ``only_new`` the runs and files that no earlier ``pack`` wrote."""
     writer = _Writer(file)
-    runs = skipped = 0
-    for store in found:
-        known = _packed(store) if only_new else set()
-        new = []
-        for folder in sorted((store.path / "runs").glob("*")):
-            if folder.name in known or not (folder / "summary.json").is_file():
-                skipped += folder.name not in known
-                continue
-            names = _names(store.run(folder.name), weights)
-            writer.add([(f"{store.path.name}/runs/{folder.name}/{name}", folder / name) for name in names])
-            new.append(folder.name)
-        rest = [*sorted((store.path / "manifests").glob("*.json")), store.path / "clock.json"]
-        writer.add([(f"{store.path.name}/{path.relative_to(store.path)}", path) for path in rest if path.is_file()])
-        runs += len(new)
-        writer.after.append((store, sorted(_packed(store) | set(new))))
-    return Packed(writer.close(), runs, skipped)
+    try:
+        runs = skipped = 0
+        for store in stores(directory):
+            known = _packed(store)
+            new: set[str] = set()
+            for folder in sorted(path for path in (store.path / "runs").glob("*") if RUN_NAME.fullmatch(path.name)):
+                if not (folder / "summary.json").is_file():
+                    skipped += 1
+                    continue
+                marks = {
+                    f"{folder.name}/{name}:{_size(folder / name)}": name for name in _names(store, folder, weights)
+                }
+                chosen = [name for mark, name in marks.items() if not (only_new and mark in known)]
+                if chosen:
+                    writer.add([(f"{store.path.name}/runs/{folder.name}/{name}", folder / name) for name in chosen])
+                    runs += 1
+                new |= marks.keys()
+            rest = [*sorted((store.path / "manifests").glob("*.json")), store.path / "clock.json"]
+            writer.add([(f"{store.path.name}/{path.relative_to(store.path)}", path) for path in rest if path.is_file()])
+            writer.after.append((store, sorted(known | new)))
+        return Packed(writer.close(), runs, skipped)
+    finally:
+        writer.clean_up()
 
 
-def _names(run: RunDirectory, weights: bool) -> list[str]:
+def _size(path: Path) -> int:
+    with explained(path, "read"):
+        return path.stat().st_size
+
+
+def _names(store: Store, folder: Path, weights: bool) -> list[str]:
     """The files of a run that travel; snapshots are weights."""
-    plain = [name for name in RUN_FILES if (run.path / name).is_file() and (weights or name != WEIGHTS)]
-    return plain + (list(run.snapshots().values()) if weights else [])
+    plain = [name for name in RUN_FILES if (folder / name).is_file() and (weights or name != WEIGHTS)]
+    return plain + (list(store.run(folder.name).snapshots().values()) if weights else [])
 
 
 def _known(name: str) -> bool:
@@ -124,15 +136,24 @@ class _Writer:
             for (part, archive), name in zip(self.parts, names, strict=True):
                 archive.close()
                 os.replace(part, name)
-            part_name(self.file, len(names) + 1).unlink(missing_ok=True)  # of an earlier, larger pack
+            number = len(names) + 1  # parts of an earlier, larger pack must not be taken for this one's
+            while (stale := part_name(self.file, number)).is_file():
+                stale.unlink()
+                number += 1
         for store, runs in self.after:
             write_json(store.path / PACKED, runs)
         return tuple(names)
 
+    def clean_up(self) -> None:
+        """After a failure nothing is left behind."""
+        for path, archive in self.parts:
+            archive.close()
+            path.unlink(missing_ok=True)
+
 
 def part_name(file: Path, number: int) -> Path:
-    """``x.zip``, ``x-2.zip``, ``x-3.zip``."""
-    return file if number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
+    """``x.zip``, ``x.part2.zip``, ``x.part3.zip``."""
+    return file if number == 1 else file.with_name(f"{file.stem}.part{number}{file.suffix}")
 
 
 def parts_of(file: Path) -> Iterator[Path]:
@@ -176,25 +197,48 @@ def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path) -> tuple[
         raise StorageError(f"{path} is damaged ({damaged}); nothing of it was written")
     added = 0
     for (study, run), items in runs.items():
-        if "summary.json" in items:
-            added += _add_run(archive, items, directory / study, run)
+        added += _add_run(archive, items, directory / study, run)
     for item in rest:
-        target = directory / item.filename
-        if not target.exists():
-            write_atomic(target, archive.read(item))
+        _add_table(directory / item.filename, archive.read(item))
     return added, len(runs) - added
 
 
 def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store: Path, run: str) -> bool:
-    """A whole run or none of it: written beside its place, then renamed."""
+    """A whole run or none of it, written beside its place and then renamed; to one that is there, what it lacks."""
     target = store / "runs" / run
     with locked(store), explained(target, "write"):
         if (target / "summary.json").exists():
+            missing = {name: item for name, item in items.items() if not (target / name).exists()}
+            for name, item in missing.items():
+                write_atomic(target / name, archive.read(item))
             return False
-        arriving = target.with_name(f".{run}.{os.getpid()}.tmp")
+        if "summary.json" not in items:
+            return False
+        arriving = store / f".arriving-{run}-{os.getpid()}"
         shutil.rmtree(arriving, ignore_errors=True)
         for name, item in items.items():
             write_atomic(arriving / name, archive.read(item))
         shutil.rmtree(target, ignore_errors=True)  # begun here, finished elsewhere
+        target.parent.mkdir(exist_ok=True)
         os.replace(arriving, target)
     return True
+
+
+def _add_table(target: Path, data: bytes) -> None:
+    """A manifest or the clock: new ones are written, a manifest that has all arms of ours and more replaces it."""
+    if not target.exists():
+        write_atomic(target, data)
+        return
+    try:
+        ours, theirs = json.loads(target.read_bytes()), json.loads(data)
+        if target.name == "clock.json":
+            merged = {
+                device: {**theirs.get(device, {}), **ours.get(device, {})} for device in theirs.keys() | ours.keys()
+            }
+            write_json(target, merged)
+            return
+        mine, more = ({(arm["panel"], arm["label"]) for arm in table["arms"]} for table in (ours, theirs))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # not what it should be: ours stays
+    if mine < more or (mine == more and theirs.get("complete") and not ours.get("complete")):
+        write_atomic(target, data)

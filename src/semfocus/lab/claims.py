@@ -117,8 +117,9 @@ def _one(results: Results, contrast: Contrast) -> Line:
     if a is None or b is None or not set(a.times) & set(b.times):
         return Line(contrast.panel, subject, "-", "missing", "its runs are not over")
     comparison = compare(a, b)
-    if pair[1] is not None and reach(pair[1].config).impossible:
-        note = f"{contrast.b} cannot bring together the tokens that decide the label"
+    unable = [arm.label for arm in pair if arm is not None and reach(arm.config).impossible]
+    if unable:  # whichever of the two: what cannot be learnt at all is not slow
+        note = f"{' and '.join(unable)} cannot bring together the tokens that decide the label"
         return Line(contrast.panel, subject, comparison.shown(), "impossible", note, comparison)
     return Line(contrast.panel, subject, comparison.shown(), "undecided", "", comparison)
 
@@ -207,14 +208,19 @@ class AsAccurate(Claim):
             return Line(contrast.panel, subject, "-", "missing", "its runs are not over")
         test = SignFlip.of([b[seed] - a[seed] for seed in seeds])
         # Several contrasts: each interval is widened (Bonferroni), so that all of them hold together.
-        limits = test.interval(0.05 / len(self.contrasts)) or test.interval()
+        limits = test.interval(ALPHA / len(self.contrasts))
         shown = f"{100 * test.estimate:+.1f} points"
         if limits is None or len(seeds) < FEWEST_SEEDS:
             return Line(contrast.panel, subject, shown, "undecided", f"{len(seeds)} seeds give no interval")
         low, high = limits
         shown += f" ({100 * low:+.1f} to {100 * high:+.1f})"
         outcome: Outcome = "confirmed" if low >= -MARGIN else "refuted" if high < 0 else "undecided"
+        broken = results.arm(contrast.panel, contrast.b).statuses()["diverged"]
+        if broken and outcome == "confirmed":  # they have no accuracy to compare, and are no success
+            outcome = "undecided"
         means = f"means {_percent(a, seeds)} and {_percent(b, seeds)}, {len(seeds)} seeds"
+        if broken:
+            means += f"; {broken} seeds of {contrast.b} diverged and are not among them"
         return Line(contrast.panel, subject, shown, outcome, means)
 
     def rule(self, lines: Sequence[Line]) -> Verdict:
@@ -252,7 +258,8 @@ class Learns(Claim):
 
     def _fits(self, arm: ArmResult) -> Line:
         best = arm.best("train_accuracy")
-        reached = sum(value >= 0.99 for value in best.values())
+        sound = {run.seed for run in arm.over if run.status == "finished"}
+        reached = sum(value >= 0.99 for seed, value in best.items() if seed in sound)
         shown = f"99 % of the training examples in {reached} of {len(arm.over)} seeds"
         return Line(arm.panel, f"{self.label} fits", shown, _all_or_none(reached, len(arm.over)))
 
@@ -260,10 +267,10 @@ class Learns(Claim):
         last = arm.last("heldout_accuracy")
         limit = max(chance(arm.config), shortcut(arm.config)) + MARGIN
         above = sum(value > limit for value in last.values())
-        wanted = arm.panel in self.generalises
-        shown = f"above {100 * limit:.1f} % in {above} of {len(last)} seeds"
+        wanted, seeds = arm.panel in self.generalises, len(arm.over)  # a seed that diverged does neither
+        shown = f"above {100 * limit:.1f} % in {above} of {seeds} seeds"
         subject = f"{self.label} {'generalises' if wanted else 'stays near chance'}"
-        return Line(arm.panel, subject, shown, _all_or_none(above if wanted else len(last) - above, len(last)))
+        return Line(arm.panel, subject, shown, _all_or_none(above if wanted else len(last) - above, seeds))
 
     def rule(self, lines: Sequence[Line]) -> Verdict:
         found = {line.outcome for line in lines}

@@ -46,30 +46,40 @@ class Clock:
     CUDA graph of uncompiled operations: launches cost nothing, and hundreds of shapes need not be compiled.
     """
 
-    def __init__(self, path: Path, device: torch.device) -> None:
+    def __init__(self, path: Path, device: torch.device | None = None) -> None:
+        """``device`` None: only to read, the times of the device of which there are most."""
         self.path, self.device = path, device
         try:
-            self.known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self.known = {}
+            found = {}
+        tables = found.items() if isinstance(found, dict) else ()
+        self.by_device: dict[str, dict[str, Any]] = {name: table for name, table in tables if isinstance(table, dict)}
+        most = max(self.by_device, key=lambda name: len(self.by_device[name]), default="")
+        self.name = describe(device)["device"] if device is not None else most
+        self.known = self.by_device.setdefault(self.name, {})  # times of different devices never mix
 
     def get(self, config: RunConfig) -> float | None:
         """Milliseconds per step, if it has been measured."""
         entry = self.known.get(clock_key(config))
-        return None if entry is None else float(entry["milliseconds"])
+        known = entry.get("milliseconds") if isinstance(entry, dict) else None
+        return float(known) if isinstance(known, int | float) else None
 
     def measure(self, config: RunConfig) -> None:
+        assert self.device is not None
         if self.get(config) is None:
             milliseconds = time_step(config, self.device)
             self.known[clock_key(config)] = {"milliseconds": milliseconds, **describe(self.device)}
-            write_json(self.path, self.known)
+            write_json(self.path, self.by_device)
 
 
 def clock_key(config: RunConfig) -> str:
     """What the time of a step depends on. Not the task: vocabulary and classes are a sliver of the work."""
     model = {k: v for k, v in asdict(config.model).items() if k not in ("attention_scale", "mask_padding")}
     length = config.length + config.pattern.global_tokens
-    return json.dumps([config.pattern.label, length, config.train.batch, config.precision, model], sort_keys=True)
+    outputs = config.model_config().outputs
+    parts = [config.pattern.label, length, outputs, config.train.batch, config.precision, config.optimiser.name, model]
+    return json.dumps(parts, sort_keys=True)
 
 
 def time_step(config: RunConfig, device: torch.device) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from ..training.files import StorageError
 from ..training.progress import Progress
 from ..training.protocol import RunConfig
 from ..training.strict import ConfigError
@@ -31,8 +32,18 @@ def ask(study: Study, size: str, seeds: int | None, overrides: Sequence[str], pl
 
 def plan(study: Study, question: Question) -> Manifest:
     """The runs that can be named before anything has run, with the overrides applied."""
-    arms = overridden(study, study.runs(question.size), question.overrides)
-    return _manifest(study, question, arms)
+    try:
+        own = list(study.runs(question.size))
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's own study
+        raise ConfigError(f"study {study.name!r}: runs() failed ({type(error).__name__}: {error})") from None
+    manifest = _manifest(study, question, overridden(study, own, question.overrides))
+    try:  # before hours of training, not after
+        study.claims(Results(Store(Path(), study.name), manifest))
+    except Exception as error:
+        raise ConfigError(f"study {study.name!r}: claims() failed ({type(error).__name__}: {error})") from None
+    return manifest
 
 
 def _manifest(study: Study, question: Question, arms: Sequence[Arm]) -> Manifest:
@@ -53,7 +64,7 @@ def execute(
     ``resumed`` is the manifest of an earlier call, whose runs are kept as they were planned then.
     """
     store = Store(root, study.name)
-    manifest = replace(resumed, recorded={}) if resumed else _keep_date(store, plan(study, question))
+    manifest = replace(resumed, recorded={}) if resumed else _with_what_was_recorded(store, plan(study, question))
     _refuse_empty(manifest)
     store.write(manifest)
     train(store, manifest.configs())
@@ -62,22 +73,34 @@ def execute(
     more = [arm for arm in study.follow_up(question.size, results) if (arm.panel, arm.label) not in known]
     if more:
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
-        arms = (*manifest.arms, *more)
-        manifest = replace(_manifest(study, question, arms), created=manifest.created)
+        manifest = replace(manifest, arms=(*manifest.arms, *more), complete=False)
+        check_arms(study, manifest.arms)
         store.write(manifest)
         train(store, manifest.configs())
         results = Results(store, manifest)
     return results
 
 
-def _keep_date(store: Store, manifest: Manifest) -> Manifest:
-    """A question that was asked before keeps its date."""
-    if manifest.question.name in store.names():
-        return replace(manifest, created=store.manifest(manifest.question.name).created)
-    return manifest
+def _with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
+    """A question that was asked before keeps its date, and the follow-up arms that were found then."""
+    try:
+        old = store.manifest(manifest.question.name) if manifest.question.name in store.names() else None
+    except StorageError:
+        return manifest  # it is damaged, and about to be written anew
+    if old is None:
+        return manifest
+    same = old.arms[: len(manifest.arms)] == manifest.arms
+    return replace(manifest, created=old.created, arms=old.arms if same else manifest.arms)
+
+
+def complete(results: Results) -> None:
+    """Marks a question whose runs, follow-ups and measurements are all there."""
+    results.store.write(replace(results.manifest, recorded={}, complete=True))
 
 
 def _refuse_empty(manifest: Manifest) -> None:
+    if not manifest.arms:
+        raise ConfigError(f"study {manifest.question.study!r} has no runs at size {manifest.question.size!r}")
     for arm in manifest.arms:
         if arm.config.train.epochs < 1:
             raise ConfigError("train.epochs is 0; a study needs at least 1")

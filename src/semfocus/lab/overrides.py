@@ -42,8 +42,10 @@ def _value(text: str) -> Any:
 def overridden(study: Study, arms: Sequence[Arm], texts: Iterable[str]) -> list[Arm]:
     """All arms with the overrides laid over their configs."""
     overrides = [parse(text) for text in texts]
-    for path, _ in overrides:
+    for number, (path, _) in enumerate(overrides):
         _refuse_varied(study, path)
+        if path in [earlier for earlier, _ in overrides[:number]]:
+            raise ConfigError(f"{'.'.join(path)} is overridden twice; give it once")
     return [dataclasses.replace(arm, config=changed(arm.config, overrides)) for arm in arms]
 
 

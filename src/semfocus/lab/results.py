@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from ..training.convergence import first_crossing
+from ..training.files import StorageError
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from .stats import Band, ConvergenceTimes, band
@@ -32,8 +33,18 @@ class Run:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The lines of its ``metrics.jsonl``; none before it has started."""
-        return self.directory.metrics()
+        """The lines of its ``metrics.jsonl``; none before it has started.
+
+        A run that is over must have its whole curve: without its end it would count as never converged.
+        """
+        rows = self.directory.metrics()
+        summary = self.summary
+        if summary is not None and summary["status"] == "finished":
+            epochs = summary.get("epochs", rows[-1]["epoch"] if rows else None)
+            if not rows or rows[-1]["epoch"] != epochs:
+                path = self.directory.path
+                raise StorageError(f"{path / 'metrics.jsonl'} is damaged; delete the folder {path} and run again")
+        return rows
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
@@ -43,19 +54,19 @@ class Run:
     @cached_property
     def environment(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.directory.path / "environment.json").read_text(encoding="utf-8"))
+            found = json.loads((self.directory.path / "environment.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
 
     @cached_property
     def measured(self) -> dict[str, Any]:
         """What was measured on its trained weights, by name."""
         try:
-            found: dict[str, Any] = json.loads((self.directory.path / MEASURED).read_text(encoding="utf-8"))
+            found = json.loads((self.directory.path / MEASURED).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return found if isinstance(found, dict) else {}
 
     def diagnostic(self, epoch: int, name: str, quantity: str) -> float | None:
         """A number that was measured during training; epoch -1 is the last at which it was."""
@@ -171,6 +182,10 @@ class Results:
 
     def labels(self, panel: str) -> list[str]:
         return [arm.label for arm in self.in_panel(panel)]
+
+    def labels_of(self, *kinds: type) -> list[str]:
+        """Labels of the arms whose pattern is exactly of such a class (a user's subclass is another pattern)."""
+        return list(dict.fromkeys(arm.label for arm in self.arms if type(arm.config.pattern) in kinds))
 
     def has(self, panel: str, label: str) -> bool:
         return (panel, label) in self._by_name

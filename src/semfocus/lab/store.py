@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..training.files import StorageError, write_json
+from ..training.files import StorageError, explained, write_json
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from ..training.strict import ConfigError
@@ -40,13 +40,14 @@ class Question:
     overrides: tuple[str, ...] = ()
     changed: bool = False  # seeds or overrides are not the study's own
     plugins: tuple[str, ...] = ()
+    given_name: str = field(default="", compare=False)  # as a manifest has it: a plugin's file may be gone or changed
 
     @property
     def name(self) -> str:
         """The stem of its manifest and page."""
-        if not self.changed:
-            return self.size
-        text = json.dumps([self.seeds, sorted(self.overrides), [Path(plugin).name for plugin in self.plugins]])
+        if self.given_name or not self.changed:
+            return self.given_name or self.size
+        text = json.dumps([self.seeds, sorted(self.overrides), [_fingerprint(plugin) for plugin in self.plugins]])
         return f"{self.size}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
     @property
@@ -67,6 +68,7 @@ class Manifest:
     question: Question
     arms: tuple[Arm, ...]
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    complete: bool = False  # runs, follow-ups and measurements are all there
     #: Names of runs as they were written, by panel, label and seed: pages outlive changes of the config's fields.
     recorded: Mapping[tuple[str, str, int], str] = field(default_factory=dict, compare=False)
 
@@ -94,6 +96,7 @@ class Manifest:
             for arm in self.arms
         ]
         return {
+            "name": question.name,
             "study": question.study,
             "size": question.size,
             "seeds": question.seeds,
@@ -102,6 +105,7 @@ class Manifest:
             "plugins": list(question.plugins),
             "command": question.command,
             "created": self.created,
+            "complete": self.complete,
             "arms": arms,
         }
 
@@ -114,6 +118,7 @@ class Manifest:
             overrides=tuple(data["overrides"]),
             changed=data["changed"],
             plugins=tuple(data["plugins"]),
+            given_name=safe(data["name"]) if data.get("name") else "",
         )
         arms: list[Arm] = []
         recorded: dict[tuple[str, str, int], str] = {}
@@ -121,7 +126,7 @@ class Manifest:
             seeds = tuple(int(seed) for seed in arm["runs"]) if arm["own_seeds"] else None
             arms.append(Arm(arm["panel"], arm["label"], RunConfig.from_dict(arm["config"]), seeds))
             recorded |= {(arm["panel"], arm["label"], int(seed)): safe(run) for seed, run in arm["runs"].items()}
-        return Manifest(question, tuple(arms), data["created"], recorded)
+        return Manifest(question, tuple(arms), data["created"], bool(data.get("complete")), recorded)
 
 
 class Store:
@@ -158,6 +163,14 @@ class Store:
             raise StorageError(f"{path} is damaged ({type(error).__name__}: {error}); run the study again") from None
 
 
+def _fingerprint(plugin: str) -> str:
+    """Another file of the same name is another plugin."""
+    try:
+        return hashlib.sha256(Path(plugin).read_bytes()).hexdigest()
+    except OSError:
+        return plugin
+
+
 def safe(name: str) -> str:
     """A name that may become a file name; anything else is refused."""
     if not SAFE.fullmatch(name):
@@ -168,8 +181,9 @@ def safe(name: str) -> str:
 def stores(directory: Path) -> list[Store]:
     """The studies under a folder, or the one that the folder is."""
     found: Sequence[Path]
-    if not directory.is_dir():
-        raise StorageError(f"{directory}: no such folder")
+    with explained(directory, "read"):
+        if not directory.is_dir():
+            raise StorageError(f"{directory}: no such folder")
     if (directory / "manifests").is_dir():
         found = [directory]
     else:

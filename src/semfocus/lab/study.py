@@ -92,6 +92,10 @@ class Study(ABC):
         return []
 
     def size(self, name: str) -> Size:
+        if not isinstance(getattr(self, "sizes", None), Mapping):
+            raise ValueError(
+                f"study {self.name!r} must declare its sizes, such as {{'smoke': Size('seconds', seeds=2)}}"
+            )
         if name not in self.sizes:
             raise ValueError(f"size is {name!r}; {suggestion(name, self.sizes)}")
         return self.sizes[name]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from ..lab.claims import Judged
 from ..lab.cost import Clock, clock_key, flops_per_step, steps_per_epoch
 from ..lab.results import LEVEL, ArmResult, Results
@@ -38,7 +36,7 @@ p is for description only: it ignores that seeds are paired."""
 
 
 def section(results: Results, judged: Sequence[Judged]) -> Section:
-    clock = Clock(results.store.path / "clock.json", torch.device("cpu"))  # only read: nothing is timed here
+    clock = Clock(results.store.path / "clock.json")
     tables = []
     for number, panel in enumerate(results.panels, 1):
         arms = results.in_panel(panel)

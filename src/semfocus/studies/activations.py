@@ -7,6 +7,7 @@ from semfocus.lab.results import Results
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
 from semfocus.patterns.banded import Banded
 from semfocus.patterns.base import Pattern
+from semfocus.patterns.block_local import BlockLocal
 from semfocus.patterns.full import Full
 from semfocus.patterns.top_k import TopK
 from semfocus.studies._sizes import SECTIONS
@@ -46,9 +47,8 @@ class Activations(Study):
         ]
 
     def claims(self, results: Results) -> list[Claim]:
-        labels = list(dict.fromkeys(a.label for a in results.arms))
-        focused = [label for label in labels if label.startswith("top-k")]
-        fixed = [label for label in labels if label.startswith(("banded", "block-local"))]
+        focused = results.labels_of(TopK)
+        fixed = results.labels_of(Banded, BlockLocal)
         found: list[Claim] = [
             Faster(
                 "C4, faster",

@@ -74,8 +74,8 @@ class Convergence(Study):
     def claims(self, results: Results) -> list[Claim]:
         panels = results.panels
         labels = list(dict.fromkeys(arm.label for arm in results.arms))
-        focused = [label for label in labels if label.startswith("top-k")]
-        fixed = [label for label in labels if label.startswith(("banded", "block-local"))]
+        focused = results.labels_of(TopK)
+        fixed = results.labels_of(Banded, BlockLocal)
         yours = [label for label in labels if label in {label_of(pattern) for pattern in joined_patterns()}]
         general = [panel for panel in panels if panel in GENERALISES]
         rival = label_of(Full(), SHARP)
@@ -120,7 +120,7 @@ class Convergence(Study):
                     "C6",
                     "Full attention fits all eight tasks and generalises on four of them",
                     "full",
-                    tuple(panels),
+                    TASKS,  # not a user's own tasks
                     GENERALISES,
                     paper="100 % of the training examples everywhere; near chance on four tasks",
                 )

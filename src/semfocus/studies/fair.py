@@ -70,7 +70,7 @@ class Fair(Study):
         others = [
             label for label in dict.fromkeys(a.label for a in results.arms if a.panel in panels) if label != "full"
         ]
-        focused = [label for label in others if label.startswith("top-k")]
+        focused = [label for label in results.labels_of(TopK) if label in others]
         rest = [label for label in others if label not in focused]
         found: list[Claim] = [
             Faster(

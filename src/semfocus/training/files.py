@@ -59,9 +59,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
     for line in lines:
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             break
+        if not isinstance(row, dict) or not isinstance(row.get("epoch"), int):
+            break
+        rows.append(row)
     return rows
 
 

@@ -47,8 +47,16 @@ class RunDirectory:
         return (self.path / "summary.json").exists()
 
     def summary(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
-        return data
+        path = self.path / "summary.json"
+        with explained(path, "read"):
+            text = path.read_bytes()
+        try:
+            data: dict[str, Any] = json.loads(text)
+            if data["status"] in ("finished", "diverged"):
+                return data
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise StorageError(f"{path} is damaged; delete the folder {self.path} and run the study again")
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_lines(self.path / "metrics.jsonl")
