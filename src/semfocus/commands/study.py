@@ -93,7 +93,7 @@ def _one(
     say(f"size {question.size} ({size.summary}): {len(planned.arms)} arms, {len(planned.configs())} runs, on {device}")
     with stopping_after_the_epoch() as stopping, Progress(console) as progress:
         train = _executor(options, device, progress, stopping)
-        results = execute(study, question, root, train, say, resumed)
+        results = execute(study, question, root, train, say, resumed, planned)
         if device == "cpu":  # small models: a second thread costs more than it brings, unless asked for
             torch.set_num_threads(options.threads or 1)
         study.measure(results, device, say)
@@ -170,16 +170,12 @@ def show_status(options: argparse.Namespace) -> int:
 def show_report(options: argparse.Namespace) -> int:
     """Every page again, from the folder alone."""
     need_lab()
-    from ..lab.results import Results
-    from ..lab.store import stores
-    from ..report.page import build
+    from ..report.page import build_all
 
     load_plugins(options.plugin)
     with one_sentence():
-        for store in stores(options.directory):
-            for name in store.names():
-                manifest = store.manifest(name)
-                print(build(_study(manifest.question.study), Results(store, manifest)))
+        for page in build_all(options.directory, _study):
+            print(page)
     return 0
 
 

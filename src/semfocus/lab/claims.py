@@ -75,9 +75,12 @@ class Claim(ABC):
     @abstractmethod
     def evidence(self, results: Results) -> list[Line]: ...
 
-    @abstractmethod
     def rule(self, lines: Sequence[Line]) -> Verdict:
-        """The verdict on the whole from the outcomes of the lines."""
+        """The verdict on the whole: all lines must be confirmed, and one certain opposite refutes."""
+        found = {line.outcome for line in lines}
+        if "refuted" in found:
+            return "refuted"
+        return "confirmed" if found == {"confirmed"} else "undecided"
 
     def judge(self, results: Results) -> Judged:
         lines = tuple(self.evidence(results))
@@ -223,12 +226,6 @@ class AsAccurate(Claim):
             means += f"; {broken} seeds of {contrast.b} diverged and are not among them"
         return Line(contrast.panel, subject, shown, outcome, means)
 
-    def rule(self, lines: Sequence[Line]) -> Verdict:
-        found = {line.outcome for line in lines}
-        if "refuted" in found:
-            return "refuted"
-        return "confirmed" if found == {"confirmed"} else "undecided"
-
 
 @dataclass(frozen=True)
 class Learns(Claim):
@@ -271,12 +268,6 @@ class Learns(Claim):
         shown = f"above {100 * limit:.1f} % in {above} of {seeds} seeds"
         subject = f"{self.label} {'generalises' if wanted else 'stays near chance'}"
         return Line(arm.panel, subject, shown, _all_or_none(above if wanted else len(last) - above, seeds))
-
-    def rule(self, lines: Sequence[Line]) -> Verdict:
-        found = {line.outcome for line in lines}
-        if "refuted" in found:
-            return "refuted"
-        return "confirmed" if found == {"confirmed"} else "undecided"
 
 
 @dataclass(frozen=True)
@@ -331,12 +322,6 @@ class Below(Claim):
 
     def _shown(self, value: float) -> str:
         return f"{math.exp(value) if self.scale == 'ratio' else value:.3g}"
-
-    def rule(self, lines: Sequence[Line]) -> Verdict:
-        found = {line.outcome for line in lines}
-        if "refuted" in found:
-            return "refuted"
-        return "confirmed" if found == {"confirmed"} else "undecided"
 
 
 def _percent(values: dict[int, float], seeds: Sequence[int]) -> str:

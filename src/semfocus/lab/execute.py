@@ -58,19 +58,25 @@ def execute(
     train: Executor,
     say: Callable[[str], None],
     resumed: Manifest | None = None,
+    planned: Manifest | None = None,
 ) -> Results:
     """Trains all runs of a question, its follow-ups included. Running it again goes on where it stopped.
 
-    ``resumed`` is the manifest of an earlier call, whose runs are kept as they were planned then.
+    ``resumed`` is the manifest of an earlier call, whose runs are kept as they were planned then; ``planned`` is what
+    ``plan`` gave, for who has called it already.
     """
     store = Store(root, study.name)
-    manifest = replace(resumed, recorded={}) if resumed else _with_what_was_recorded(store, plan(study, question))
+    if resumed:
+        manifest = replace(resumed, recorded={})
+    else:
+        manifest = _with_what_was_recorded(store, planned or plan(study, question))
     _refuse_empty(manifest)
     store.write(manifest)
     train(store, manifest.configs())
     results = Results(store, manifest)
     known = {(arm.panel, arm.label) for arm in manifest.arms}
-    more = [arm for arm in study.follow_up(question.size, results) if (arm.panel, arm.label) not in known]
+    found = overridden(study, study.follow_up(question.size, results), question.overrides)
+    more = [arm for arm in found if (arm.panel, arm.label) not in known]
     if more:
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
         manifest = replace(manifest, arms=(*manifest.arms, *more), complete=False)

@@ -16,6 +16,7 @@ from .. import patterns, tasks
 from ..patterns.base import Pattern
 from ..registry import snake_case, suggestion
 from ..training.protocol import RunConfig
+from ..training.strict import laid_over as laid_over
 
 if TYPE_CHECKING:
     from ..report.page import Section
@@ -131,22 +132,6 @@ def _knobs(pattern: Pattern) -> dict[str, Any]:
     """Knobs that are not at their default."""
     fields = getattr(pattern, "__dataclass_fields__", {}).values()
     return {f.name: getattr(pattern, f.name) for f in fields if getattr(pattern, f.name) != f.default}
-
-
-def laid_over(base: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables merged, the later ones on top, one level deep: what ``RunConfig.from_dict`` takes.
-
-    >>> laid_over({"model": {"width": 8, "blocks": 2}}, {"model": {"width": 16}})
-    {'model': {'width': 16, 'blocks': 2}}
-    """
-    merged: dict[str, Any] = {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in base.items()
-    }
-    for other in others:
-        for name, value in other.items():
-            both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-            merged[name] = {**merged[name], **value} if both else value
-    return merged
 
 
 def check_arms(study: Study, arms: Sequence[Arm]) -> None:

@@ -28,7 +28,7 @@ from ..model.config import ModelConfig, ModelOptions
 from ..patterns import Pattern
 from ..registry import suggestion
 from ..tasks import Task
-from .strict import ConfigError, build
+from .strict import ConfigError, build, laid_over
 
 PRESETS = ("default", "paper")
 
@@ -210,10 +210,7 @@ class RunConfig:
         if preset not in PRESETS:
             raise ConfigError(f"preset is {preset!r}; {suggestion(preset, PRESETS)}")
         pattern = _pattern(given.get("pattern", {"name": "full"}))
-        merged = _defaults(_task_name(given), pattern, preset)
-        for key, value in given.items():
-            both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-            merged[key] = {**merged[key], **value} if both else value
+        merged = laid_over(_defaults(_task_name(given), pattern, preset), given)
         return build(RunConfig, {**merged, "pattern": pattern})
 
     @staticmethod
