@@ -33,7 +33,19 @@ _LAZY = {
     "Transformer": "model",
     "ModelConfig": "model",
 }
-_ROOMS = ("diagnostics", "functional", "lab", "model", "patterns", "studies", "tasks", "theory", "training")
+_ROOMS = (
+    "diagnostics",
+    "functional",
+    "hf",
+    "lab",
+    "model",
+    "nn",
+    "patterns",
+    "studies",
+    "tasks",
+    "theory",
+    "training",
+)
 
 __all__ = [
     "Banded",

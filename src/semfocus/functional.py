@@ -234,9 +234,9 @@ def choose(problem: Problem, with_weights: bool) -> str:
 
 
 def _fused(problem: Problem) -> Tensor:
-    from .kernels import short_rows  # imports Triton
+    from .kernels import long_rows, short_rows  # import Triton
 
-    return short_rows.attend(problem)
+    return (long_rows if kernels.is_long(problem) else short_rows).attend(problem)
 
 
 def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:

@@ -19,8 +19,8 @@ BFLOAT = 2.0**-8
 def run(problem, d_out):
     """Output and gradients by the kernel, and the kept keys as bool (..., t, s)."""
     tensors = [x.detach().clone().requires_grad_() for x in (problem.q, problem.k, problem.v)]
-    q, k, v = (short_rows._five_axes(x) for x in tensors)
-    options = short_rows._options(problem, tuple(problem.q.shape[:-2]))
+    q, k, v = (short_rows.five_axes(x) for x in tensors)
+    options = short_rows.options_of(problem, tuple(problem.q.shape[:-2]))
     out, _, words, *_ = torch.ops.semfocus.attend(q, k, v, *options)
     out = out.transpose(2, 3).reshape(problem.q.shape)
     gradients = torch.autograd.grad(out, tensors, d_out)

@@ -27,10 +27,12 @@ STATUSES: tuple[Status, ...] = ("finished", "diverged", "running", "waiting")
 def run_study(options: argparse.Namespace) -> int:
     """Plans, trains, times, judges, and writes the page."""
     need_lab()
+    load_plugins(options.plugin)
+    if _followed(options):
+        return 0
     from .. import studies
     from ..lab.execute import ask, plan
 
-    load_plugins(options.plugin)
     with one_sentence():
         try:
             study = studies.get(options.study)
@@ -40,16 +42,19 @@ def run_study(options: argparse.Namespace) -> int:
             raise UserError(str(error)) from None
         options.again = _again(options.out / study.name, options.plugin)
         _one(study, question, options.out, options, None, manifest)
+    _dismiss()
     return 0
 
 
 def resume_studies(options: argparse.Namespace) -> int:
     """Goes on with what a folder's manifests name."""
     need_lab()
+    load_plugins(options.plugin)
+    if _followed(options):
+        return 0
     from ..lab.results import Results
     from ..lab.store import stores
 
-    load_plugins(options.plugin)
     options.again = _again(options.directory, options.plugin)
     with one_sentence():
         work = []
@@ -62,6 +67,7 @@ def resume_studies(options: argparse.Namespace) -> int:
         for store, manifest in work:
             question = manifest.question
             _one(_study(question.study), question, store.path.parent, options, manifest, manifest)
+    _dismiss()
     if not work:
         print(f"nothing to resume: every study in {options.directory} is finished")
     return 0
@@ -105,6 +111,25 @@ def _one(
     say(f"the page: {page}")
 
 
+def _followed(options: argparse.Namespace) -> bool:
+    """Under ``torchrun`` the first process runs the laboratory; the others help it train language models, and end."""
+    from ..language.distributed import Place
+
+    if Place.here().first:
+        return False
+    from ..language.trainer import follow
+
+    with one_sentence():
+        follow(chosen_device(options.device))
+    return True
+
+
+def _dismiss() -> None:
+    from ..language.distributed import dismiss
+
+    dismiss()
+
+
 def _executor(options: argparse.Namespace, device: str, progress: Progress, stopping: Callable[[], bool]) -> Executor:
     if options.on == "local":
         from ..lab.execute import on_this_machine
@@ -138,7 +163,7 @@ def _verdicts(study: Study, results: Results, console: Console) -> None:
             Text(claim.id), Text(claim.statement), Text(judged.verdict, colours[judged.verdict]), Text(evidence)
         )
     console.print(table)
-    if results.question.size != "paper":
+    if results.question.size not in ("paper", "ptb"):
         console.print("This is not the paper's size.", highlight=False)
 
 

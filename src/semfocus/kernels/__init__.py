@@ -14,18 +14,29 @@ from ..reference import Problem
 INSTALLED = find_spec("triton") is not None
 #: Triton's interpreter runs kernels on a CPU, slowly: for tests.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-#: A row of scores under top-k stays on chip as a whole.
+#: Rows up to this length are short: one kernel selects and attends.
 LONGEST_ROW = 1024
 WIDEST_HEAD = 128
+#: The same for long rows, which are searched for candidates first.
+WIDEST_LONG_HEAD = 256
+LARGEST_LONG_BUDGET = 1024
 LARGEST_DROPOUT = 1 - 2**-20
 #: With fewer keys the plain path, compiled, is as fast.
 PAYS_FROM_KEYS = 64
 
 
+def is_long(problem: Problem) -> bool:
+    """Does the call go to the kernels for long rows? They take wide heads too."""
+    p = problem
+    chooses = isinstance(p.pattern, TopK) and p.pattern.k < p.k.shape[-2]
+    return chooses and (p.k.shape[-2] > LONGEST_ROW or p.q.shape[-1] > WIDEST_HEAD)
+
+
 def pays(problem: Problem) -> bool:
-    """Is the kernel faster than plain PyTorch here? Not for exact float32 products: it has no tensor cores for them."""
-    long_enough = problem.k.shape[-2] >= PAYS_FROM_KEYS
-    return problem.q.device.type == "cuda" and long_enough and not exact_products(problem)
+    """Is the kernel faster than plain PyTorch here? Short rows have no tensor cores for exact float32 products."""
+    if problem.q.device.type != "cuda":
+        return False
+    return is_long(problem) or (problem.k.shape[-2] >= PAYS_FROM_KEYS and not exact_products(problem))
 
 
 def exact_products(problem: Problem) -> bool:
@@ -57,15 +68,27 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
         return "an axis has length 0"
     if p.v.shape[-1] != p.q.shape[-1]:
         return f"value has width {p.v.shape[-1]}, query {p.q.shape[-1]}"
-    if p.q.shape[-1] > WIDEST_HEAD:
-        return f"heads have width {p.q.shape[-1]}; it goes up to {WIDEST_HEAD}"
+    widest = WIDEST_LONG_HEAD if is_long(p) else WIDEST_HEAD
+    if p.q.shape[-1] > widest:
+        return f"heads have width {p.q.shape[-1]}; it goes up to {widest}"
     if any(x.shape[-2] * x.stride(-2) >= 2**31 for x in (p.q, p.k, p.v)):
         return "a head's matrix spans more than 2^31 elements"
-    if isinstance(p.pattern, TopK) and p.pattern.k < p.k.shape[-2] > LONGEST_ROW:
-        return f"there are {p.k.shape[-2]} keys; under top_k it holds rows of at most {LONGEST_ROW}"
+    if is_long(p):
+        return _cannot_long(p) or _cannot_mask_or_scale(p)
     if p.dropout_p > LARGEST_DROPOUT:
         return f"dropout_p is {p.dropout_p}; it goes up to {LARGEST_DROPOUT:.6f}"
     return _cannot_mask_or_scale(p)
+
+
+def _cannot_long(p: Problem) -> str | None:
+    assert isinstance(p.pattern, TopK)
+    if p.dropout_p > 0:
+        return f"dropout_p is {p.dropout_p}; with more than {LONGEST_ROW} keys or wide heads it has no dropout"
+    if p.pattern.k > LARGEST_LONG_BUDGET:
+        return f"k is {p.pattern.k}; with more than {LONGEST_ROW} keys it goes up to {LARGEST_LONG_BUDGET}"
+    if p.pattern.k * p.q.shape[-2] * (p.q.shape[-3] // p.k.shape[-3]) >= 2**31:
+        return "a key head has more than 2^31 kept keys"
+    return None
 
 
 def _cannot_mask_or_scale(p: Problem) -> str | None:

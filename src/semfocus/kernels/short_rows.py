@@ -21,28 +21,33 @@ from .launch import Options
 def attend(problem: Problem) -> Tensor:
     """Output (..., h, t, d) of a problem that ``kernels.cannot`` lets through. Its memory is (..., t, h, d)."""
     lead = tuple(problem.q.shape[:-2])
-    options = _options(problem, lead)
+    options = options_of(problem, lead)
     if problem.packed is not None:
         out = torch.ops.semfocus.attend_packed(problem.packed, *options)[0]
     else:
-        q, k, v = (_five_axes(x) for x in (problem.q, problem.k, problem.v))
+        q, k, v = (five_axes(x) for x in (problem.q, problem.k, problem.v))
         out = torch.ops.semfocus.attend(q, k, v, *options)[0]
-    result: Tensor = out.transpose(2, 3)  # (n0, n1, h, t, d)
+    return lead_axes(out, problem.q)
+
+
+def lead_axes(out: Tensor, q: Tensor) -> Tensor:
+    """(n0, n1, t, h, d) -> (..., h, t, d), with the leading axes of q."""
+    result = out.transpose(2, 3)  # (n0, n1, h, t, d)
     # Not reshape(): compiled, its gradient would be a view of whatever memory the caller's gradient has.
-    for _ in range(5 - problem.q.ndim):
+    for _ in range(5 - q.ndim):
         result = result.squeeze(0)
-    return result if problem.q.ndim <= 5 else torch.unflatten(result, 0, problem.q.shape[: problem.q.ndim - 4])
+    return result if q.ndim <= 5 else torch.unflatten(result, 0, q.shape[: q.ndim - 4])
 
 
-def _five_axes(x: Tensor) -> Tensor:
+def five_axes(x: Tensor) -> Tensor:
     """(..., h, t, d) -> (n0, n1, h, t, d)."""
     return x[(None,) * (5 - x.ndim)] if x.ndim <= 5 else x.flatten(0, x.ndim - 5)
 
 
-def _options(p: Problem, lead: tuple[int, ...]) -> tuple[Any, ...]:
+def options_of(p: Problem, lead: tuple[int, ...]) -> tuple[Any, ...]:
     """What the operators take beside the tensors, in the order of ``Options``."""
     keys = p.k.shape[-2]
-    mask = None if p.mask is None else _five_axes(p.mask.expand(*lead, 1, keys)).squeeze(3)  # (n0, n1, h, s)
+    mask = None if p.mask is None else five_axes(p.mask.expand(*lead, 1, keys)).squeeze(3)  # (n0, n1, h, s)
     noise = spread(p.noise.fresh, lead).flatten().contiguous() if p.dropout_p > 0 else None
     scales = None
     if isinstance(p.scale, Tensor):  # flatten() alone may be a view without strides

@@ -26,6 +26,7 @@ from ..training.progress import Progress
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from ..training.trainer import Trainer, TrainingError, locked
+from .configs import Config
 from .execute import Executor
 from .store import Store
 
@@ -139,7 +140,10 @@ def on_ray(
 ) -> Executor:
     """An executor that hands populations to Ray. ``address`` None: a running cluster, or else this machine."""
 
-    def train(store: Store, configs: Sequence[RunConfig]) -> None:
+    def train(store: Store, given: Sequence[Config]) -> None:
+        configs = [config for config in given if isinstance(config, RunConfig)]
+        if len(configs) < len(given):
+            raise TrainingError("--on ray trains classifiers only; start language models with torchrun (--on local)")
         _connect(address)
         texts = tuple((path.name, path.read_text(encoding="utf-8")) for path in plugin_files)
         Driver(store, device, threads or 1, progress, stopping, texts).run(configs)

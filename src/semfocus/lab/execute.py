@@ -8,11 +8,14 @@ from pathlib import Path
 
 import torch
 
+from ..language.config import LanguageConfig
+from ..language.trainer import LanguageTrainer
 from ..training.files import StorageError
 from ..training.progress import Progress
 from ..training.protocol import RunConfig
 from ..training.strict import ConfigError
 from ..training.trainer import Trainer
+from .configs import Config
 from .cost import Clock
 from .overrides import overridden
 from .results import Results
@@ -20,7 +23,7 @@ from .store import Manifest, Question, Store
 from .study import Arm, Study, check_arms
 
 #: Trains configs into a store's folder; finished runs are not repeated.
-Executor = Callable[[Store, Sequence[RunConfig]], None]
+Executor = Callable[[Store, Sequence[Config]], None]
 
 
 def ask(study: Study, size: str, seeds: int | None, overrides: Sequence[str], plugins: Sequence[str] = ()) -> Question:
@@ -38,7 +41,8 @@ def plan(study: Study, question: Question) -> Manifest:
         raise
     except Exception as error:  # a user's own study
         raise ConfigError(f"study {study.name!r}: runs() failed ({type(error).__name__}: {error})") from None
-    manifest = _manifest(study, question, overridden(study, own, question.overrides))
+    arms = study.settled(question.size, overridden(study, own, question.overrides))
+    manifest = _manifest(study, question, arms)
     try:  # before hours of training, not after
         study.claims(Results(Store(Path(), study.name), manifest))
     except Exception as error:
@@ -76,6 +80,7 @@ def execute(
     results = Results(store, manifest)
     known = {(arm.panel, arm.label) for arm in manifest.arms}
     found = overridden(study, study.follow_up(question.size, results), question.overrides)
+    found = study.settled(question.size, found) if found else []
     more = [arm for arm in found if (arm.panel, arm.label) not in known]
     if more:
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
@@ -115,18 +120,26 @@ def _refuse_empty(manifest: Manifest) -> None:
 def on_this_machine(
     device: str, threads: int | None, progress: Progress, stopping: Callable[[], bool] = lambda: False
 ) -> Executor:
-    """The ordinary executor: one process, one device."""
+    """The ordinary executor: one process, one device (language models: as many as ``torchrun`` started)."""
 
-    def train(store: Store, configs: Sequence[RunConfig]) -> None:
-        Trainer(store.path, device=device, threads=threads, progress=progress, stopping=stopping).run(configs)
+    def train(store: Store, configs: Sequence[Config]) -> None:
+        classifiers = [config for config in configs if isinstance(config, RunConfig)]
+        language = [config for config in configs if isinstance(config, LanguageConfig)]
+        if classifiers:
+            Trainer(store.path, device=device, threads=threads, progress=progress, stopping=stopping).run(classifiers)
+        if language:
+            LanguageTrainer(store.path, device=device, threads=threads, progress=progress, stopping=stopping).run(
+                language
+            )
 
     return train
 
 
 def time_steps(results: Results, device: str, say: Callable[[str], None]) -> None:
-    """Measures the step of every pattern alone, where that has not been done."""
+    """Measures the step of every pattern alone, where that has not been done. Language models are timed in training."""
     clock = Clock(results.store.path / "clock.json", torch.device(device))
-    waiting = [arm.config for arm in results.arms if clock.get(arm.config) is None]
+    known = [arm.arm.config for arm in results.arms]
+    waiting = [config for config in known if isinstance(config, RunConfig) and clock.get(config) is None]
     if waiting:
         say("timing one step of each pattern alone")
     for config in waiting:

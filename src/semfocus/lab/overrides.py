@@ -12,8 +12,8 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..training.protocol import RunConfig
 from ..training.strict import ConfigError
+from .configs import Config, config_of
 from .study import Arm, Study
 
 Override = tuple[tuple[str, ...], Any]
@@ -49,7 +49,7 @@ def overridden(study: Study, arms: Sequence[Arm], texts: Iterable[str]) -> list[
     return [dataclasses.replace(arm, config=changed(arm.config, overrides)) for arm in arms]
 
 
-def changed(config: RunConfig, overrides: Sequence[Override]) -> RunConfig:
+def changed(config: Config, overrides: Sequence[Override]) -> Config:
     """A config with some of its fields replaced."""
     data = config.to_dict()
     for path, value in overrides:
@@ -60,7 +60,7 @@ def changed(config: RunConfig, overrides: Sequence[Override]) -> RunConfig:
                 raise ConfigError(f"{'.'.join(path[: i + 1])} is {inner!r}; it has no field {path[i + 1]!r}")
             table = inner
         table[path[-1]] = value
-    return RunConfig.from_dict(data)
+    return config_of(data)
 
 
 def _refuse_varied(study: Study, path: tuple[str, ...]) -> None:

@@ -109,11 +109,13 @@ class ArmResult:
 
     @property
     def config(self) -> RunConfig:
+        """Of a classifier; ``arm.config`` is the config of any run."""
+        assert isinstance(self.arm.config, RunConfig), f"{self.label} is no classifier"
         return self.arm.config
 
     @property
     def epochs(self) -> int:
-        return self.config.train.epochs
+        return self.arm.config.train.epochs
 
     @property
     def over(self) -> tuple[Run, ...]:
@@ -185,7 +187,7 @@ class Results:
 
     def labels_of(self, *kinds: type) -> list[str]:
         """Labels of the arms whose pattern is exactly of such a class (a user's subclass is another pattern)."""
-        return list(dict.fromkeys(arm.label for arm in self.arms if type(arm.config.pattern) in kinds))
+        return list(dict.fromkeys(arm.label for arm in self.arms if type(arm.arm.config.pattern) in kinds))
 
     def has(self, panel: str, label: str) -> bool:
         return (panel, label) in self._by_name

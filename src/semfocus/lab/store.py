@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ..training.files import StorageError, explained, write_json
-from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from ..training.strict import ConfigError
+from .configs import Config, config_of
 from .study import Arm
 
 #: What may become part of a file name.
@@ -72,7 +72,7 @@ class Manifest:
     #: Names of runs as they were written, by panel, label and seed: pages outlive changes of the config's fields.
     recorded: Mapping[tuple[str, str, int], str] = field(default_factory=dict, compare=False)
 
-    def configs(self) -> list[RunConfig]:
+    def configs(self) -> list[Config]:
         """Every run, arm by arm, seed by seed."""
         return [arm.with_seed(seed) for arm in self.arms for seed in self.seeds_of(arm)]
 
@@ -124,7 +124,7 @@ class Manifest:
         recorded: dict[tuple[str, str, int], str] = {}
         for arm in data["arms"]:
             seeds = tuple(int(seed) for seed in arm["runs"]) if arm["own_seeds"] else None
-            arms.append(Arm(arm["panel"], arm["label"], RunConfig.from_dict(arm["config"]), seeds))
+            arms.append(Arm(arm["panel"], arm["label"], config_of(arm["config"]), seeds))
             recorded |= {(arm["panel"], arm["label"], int(seed)): safe(run) for seed, run in arm["runs"].items()}
         return Manifest(question, tuple(arms), data["created"], bool(data.get("complete")), recorded)
 

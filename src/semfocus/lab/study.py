@@ -17,10 +17,11 @@ from ..patterns.base import Pattern
 from ..registry import snake_case, suggestion
 from ..training.protocol import RunConfig
 from ..training.strict import laid_over as laid_over
+from .configs import Config
 
 if TYPE_CHECKING:
     from ..report.page import Section
-    from .claims import Claim
+    from .claims import Claim, Judged
     from .results import Results
 
 SIZES = ("smoke", "quick", "small", "paper")
@@ -43,10 +44,10 @@ class Arm:
 
     panel: str  # "even_pairs", or "listops, 6 blocks"
     label: str  # "top-k(5)"
-    config: RunConfig  # its seed is replaced
+    config: Config  # its seed is replaced
     seeds: tuple[int, ...] | None = None  # None: as many as the size says, counted from 0
 
-    def with_seed(self, seed: int) -> RunConfig:
+    def with_seed(self, seed: int) -> Config:
         return replace(self.config, seed=seed)
 
 
@@ -81,6 +82,10 @@ class Study(ABC):
         """Arms that depend on the outcome of ``runs``, such as settings chosen on tuning seeds."""
         return []
 
+    def settled(self, size: str, arms: Sequence[Arm]) -> list[Arm]:
+        """Arms with the overrides laid over them, once more checked and completed: by what a file holds, say."""
+        return list(arms)
+
     def measure(self, results: Results, device: str, say: Callable[[str], None]) -> None:  # noqa: B027 (optional)
         """Measures trained models, after the runs and before the page; see ``lab.measure``. What is there stays."""
 
@@ -91,6 +96,12 @@ class Study(ABC):
     def sections(self, results: Results) -> list[Section]:
         """Figures and tables of this study's own; they come before the standard ones."""
         return []
+
+    def standard_sections(self, results: Results, judged: Sequence[Judged]) -> list[Section]:
+        """What the pages of all studies have; other figures where accuracy is not the question."""
+        from ..report.page import standard_sections
+
+        return standard_sections(results, judged)
 
     def size(self, name: str) -> Size:
         if not isinstance(getattr(self, "sizes", None), Mapping):

@@ -28,7 +28,7 @@ __all__ = ["Cell", "Figure", "Section", "Table", "build", "build_all"]
 def build(study: Study, results: Results) -> Path:
     """Judges a study's claims and writes its page, finished or not; returns where it lies."""
     judged = [claim.judge(results) for claim in study.claims(results)]
-    sections = [*study.sections(results), *standard_sections(results, judged)]
+    sections = [*study.sections(results), *study.standard_sections(results, judged)]
     path = results.store.page_path(results.question.name)
     _write_parts(sections, path.with_suffix(""))
     write_atomic(path, render(study, results, judged, sections).encode())
@@ -43,7 +43,7 @@ def build_all(directory: Path, find: Callable[[str], Study]) -> list[Path]:
 
 
 def standard_sections(results: Results, judged: Sequence[Judged]) -> list[Section]:
-    """What every page has."""
+    """What the pages of classifiers have."""
     styles = styles_of(results.arms)
     return [
         times.glance(results, styles),

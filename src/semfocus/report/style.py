@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from ..lab.configs import Config
 from ..lab.results import ArmResult
-from ..training.protocol import RunConfig
 
 #: The colour of text: black in a file of its own, the page's own on a page.
 INK = "#1a1c20"
@@ -84,7 +84,7 @@ class Entry:
         return "k" + hashlib.sha256(self.label.encode()).hexdigest()[:8]
 
 
-def style_of(config: RunConfig) -> ArmStyle:
+def style_of(config: Config) -> ArmStyle:
     """How a config looks by itself.
 
     >>> from semfocus import Banded, TopK
@@ -112,7 +112,7 @@ def styles_of(arms: Sequence[ArmResult]) -> dict[str, ArmStyle]:
     chosen: dict[str, ArmStyle] = {}
     for arm in arms:
         if arm.label not in chosen:
-            chosen[arm.label] = _free(style_of(arm.config), arm.label, set(chosen.values()))
+            chosen[arm.label] = _free(style_of(arm.arm.config), arm.label, set(chosen.values()))
     return chosen
 
 

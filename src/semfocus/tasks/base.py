@@ -91,9 +91,13 @@ class Task(ABC):
         length = whole_number("length", length, minimum=self.minimum_length, who=self.name)
         tokens, targets = self._sample(rng, n, length)
         return Examples(
-            tokens=_tensor(tokens.reshape(n, self.input_length(length))),
-            targets=_tensor(targets.reshape(n, self.output_length(length))),
+            tokens=as_tensor(tokens.reshape(n, self.input_length(length))),
+            targets=as_tensor(targets.reshape(n, self.output_length(length))),
         )
+
+    def split(self, name: str, rng: np.random.Generator, n: int, length: int) -> Examples:
+        """The examples of one split of a run: drawn like any others, unless a split has a file of its own."""
+        return self.sample(rng, n, length)
 
     def solve(self, tokens: Tokens) -> list[int]:
         """The targets of one sequence, worked out in plain Python. Works for lengths below ``minimum_length`` too."""
@@ -143,6 +147,6 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _tensor(array: IntArray) -> torch.Tensor:
+def as_tensor(array: IntArray) -> torch.Tensor:
     # A copy, always: torch takes no negative strides, and targets must not share memory with tokens.
     return torch.from_numpy(np.array(array, dtype=np.int64, order="C"))

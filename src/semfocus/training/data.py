@@ -51,14 +51,14 @@ def data_key(config: RunConfig) -> str:
 
 def make_split(config: RunConfig, split: str) -> Examples:
     """The examples of one run. Each split has a generator of its own."""
-    made = _examples(config, _generator(config, split), getattr(config.data, split))
+    made = _examples(config, split, _generator(config, split), getattr(config.data, split))
     return _with_twin(config, made) if split == "train" and config.data.twin else made
 
 
 def _with_twin(config: RunConfig, made: Examples) -> Examples:
     """The same examples but for one, which is drawn anew until it differs. Nothing else of the run changes by it."""
     row = config.data.twin - 1
-    drawn = _examples(config, _generator(config, f"twin {config.data.twin}"), TWIN_DRAWS)
+    drawn = _examples(config, "train", _generator(config, f"twin {config.data.twin}"), TWIN_DRAWS)
     differs = [(new != old[row]).any(1) for new, old in zip(drawn, made, strict=True)]
     other = torch.stack(differs).any(0).nonzero().flatten()
     if len(other) == 0:
@@ -70,9 +70,9 @@ def _with_twin(config: RunConfig, made: Examples) -> Examples:
     return tokens, targets, counted
 
 
-def _examples(config: RunConfig, rng: np.random.Generator, n: int) -> Examples:
+def _examples(config: RunConfig, split: str, rng: np.random.Generator, n: int) -> Examples:
     task = config.task.make()
-    examples = task.sample(rng, n, config.task.length)
+    examples = task.split(split, rng, n, config.task.length)
     tokens = F.pad(examples.tokens, (0, config.length - examples.tokens.shape[1]), value=task.pad)
     targets, counted = examples.targets, task.answer_mask(examples.targets)
     if config.model.read_out == "mean":  # one class per example: the first output token

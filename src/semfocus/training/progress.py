@@ -12,6 +12,7 @@ from rich.table import Table
 
 #: Seconds between plain lines.
 LINE_EVERY = 10.0
+SHOWN = ("train_loss", "train_accuracy", "heldout_loss", "heldout_accuracy")
 
 
 class Progress:
@@ -37,7 +38,7 @@ class Progress:
 
     def plan(self, runs: int, work: int) -> None:
         """``work``: the sum of the epochs still to train over all runs."""
-        self.runs, self.work, self.begun = runs, work, time.monotonic()
+        self.runs, self.work, self.worked, self.begun = runs, work, 0, time.monotonic()
 
     def say(self, sentence: str) -> None:
         if self.console is not None:
@@ -88,9 +89,13 @@ def _described(rows: list[dict[str, Any]]) -> tuple[str, str]:
     if not known:
         return "-", "-"
     best = min(known, key=lambda row: float(row["train_loss"]))
-    middle = {key: median(row[key] for row in known) for key in ("train_loss", "train_accuracy", "heldout_accuracy")}
+    shown = [key for key in SHOWN if best.get(key) is not None]
+    middle = {key: median(row[key] for row in known if row.get(key) is not None) for key in shown}
     return _line(best), _line(middle)
 
 
 def _line(row: dict[str, Any]) -> str:
+    """A language model has a held-out loss and no accuracies."""
+    if "train_accuracy" not in row:
+        return f"loss {row['train_loss']:.3f}, held-out {row['heldout_loss']:.3f}"
     return f"loss {row['train_loss']:.3f}, train {row['train_accuracy']:.1%}, held-out {row['heldout_accuracy']:.1%}"

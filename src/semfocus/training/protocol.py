@@ -31,6 +31,8 @@ from ..tasks import Task
 from .strict import ConfigError, build, laid_over
 
 PRESETS = ("default", "paper")
+#: A task that is made from a user's text files. It is not in the registry: no rule solves it.
+TEXT_TASK = "next_token"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ RECIPES = {
     "solve_equation": dataclasses.replace(NNCH, epochs=600),
     "cycle_navigation": dataclasses.replace(NNCH, epochs=750),
     "parity_check": dataclasses.replace(NNCH, epochs=1000),
+    TEXT_TASK: Recipe(length=20, learning_rate=1.0, decay=0.99, epochs=50, blocks=8),
 }
 
 
@@ -84,6 +87,10 @@ class TaskConfig:
             raise ValueError(f"length is {self.length}; {self.name} needs at least {task.minimum_length}")
 
     def make(self) -> Task:
+        if self.name == TEXT_TASK:
+            from ..text.next_token import NextToken
+
+            return build(NextToken, self.options)
         return tasks.get(self.name, **self.options)
 
 
@@ -209,7 +216,7 @@ class RunConfig:
         preset = data.get("preset", "default")
         if preset not in PRESETS:
             raise ConfigError(f"preset is {preset!r}; {suggestion(preset, PRESETS)}")
-        pattern = _pattern(given.get("pattern", {"name": "full"}))
+        pattern = read_pattern(given.get("pattern", {"name": "full"}))
         merged = laid_over(_defaults(_task_name(given), pattern, preset), given)
         return build(RunConfig, {**merged, "pattern": pattern})
 
@@ -241,12 +248,13 @@ def _task_name(data: Mapping[str, Any]) -> str:
     name = task.get("name") if isinstance(task, Mapping) else None
     if not isinstance(name, str):
         raise ConfigError(f"task.name is {name!r}; {suggestion(name, tasks.names())}")
-    if name not in tasks.names():
+    if name not in (TEXT_TASK, *tasks.names()):
         raise ConfigError(f"task.name is {name!r}; {suggestion(name, tasks.names())}")
     return name
 
 
-def _pattern(given: object) -> Pattern:
+def read_pattern(given: object) -> Pattern:
+    """A pattern, or a table with its name and knobs."""
     if isinstance(given, Pattern):
         return given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
@@ -264,7 +272,7 @@ def _defaults(task: str, pattern: Pattern, preset: str) -> dict[str, Any]:
         "task": {"name": task, "length": recipe.length},
         "model": {"blocks": recipe.blocks},
         "optimiser": {"learning_rate": recipe.learning_rate, "decay": recipe.decay},
-        "data": {"seed": 0} if task == "listops" else {},  # ListOps: one data set for all seeds
+        "data": {"seed": 0} if task in ("listops", TEXT_TASK) else {},  # one data set for all seeds
         "train": {"epochs": recipe.epochs},
     }
     if preset == "paper":

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -26,6 +26,12 @@ SNAPSHOTS = "snapshots"
 SNAPSHOT = re.compile(rf"{SNAPSHOTS}/epoch-(0|[1-9][0-9]{{0,8}})\.safetensors")
 
 
+class Recorded(Protocol):
+    """A config of any kind."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
 class RunDirectory:
     """One run's folder. It exists once the run was started; it has a ``summary.json`` once the run is over."""
 
@@ -33,7 +39,7 @@ class RunDirectory:
         self.run = run
         self.path = out / "runs" / run
 
-    def start(self, config: RunConfig, environment: dict[str, Any], last_epoch: int) -> None:
+    def start(self, config: Recorded, environment: dict[str, Any], last_epoch: int) -> None:
         """Records what is going to run, and cuts the curves back to where it goes on; -1: from the beginning."""
         write_json(self.path / "config.json", config.to_dict())
         write_json(self.path / "environment.json", environment)
@@ -67,10 +73,14 @@ class RunDirectory:
 
     def finish(self, weights: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
         """Weights first, summary last: a run with a summary is complete."""
-        self._write("weights.safetensors", weights)
+        self.write_weights(weights)
         summary = {**finite(facts), **summarise(self.metrics())}
         write_json(self.path / "summary.json", summary)
         return summary
+
+    def write_weights(self, weights: dict[str, Tensor]) -> None:
+        """The trained weights."""
+        self._write("weights.safetensors", weights)
 
     def keep_weights(self, epoch: int, weights: dict[str, Tensor]) -> None:
         """A snapshot of the weights after so many epochs. One that is there already is replaced as a whole."""

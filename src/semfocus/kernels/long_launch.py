@@ -1,0 +1,279 @@
+"""Long rows: workspaces, tile sizes and launches. Shapes as in ``launch.py``; memory beside the results is bounded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from . import WIDEST_HEAD, launch
+from .launch import Options, rows_contiguous, sizes
+from .long_attend import attend_to_best, gather_queries
+from .long_lists import count_choices, gather_keys, mark_kept, place_choices, sum_surplus
+from .long_search import bounds, candidates, group_maxima, search_again
+
+TILE_KEYS, LISTS = 128, 4
+#: Bytes of workspace a launch may have; rows beyond that wait for the next one.
+WORKSPACE = 2**29
+#: Programs that fill a GPU.
+PROGRAMS = 512
+#: The bound is the K-th largest of at least this many times K group maxima.
+GROUPS_PER_KEPT = 4
+#: The bound comes from every so many-th tile of keys.
+SAMPLING = 2
+#: Choices of a key that one program sums up.
+LIST_LIMIT = 256
+#: From this many keys per kept key on, the backward pass gathers instead of multiplying tiles.
+GATHER_FROM = 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the rows of a call are searched. All counts are Python numbers: nothing is read back from the GPU."""
+
+    block_m: int
+    segments: int
+    step: int
+    splits: int
+    room: int  # words in a list
+    candidates: int
+
+    @property
+    def bytes_per_row(self) -> int:
+        lists = self.splits * LISTS
+        return 4 * self.segments * TILE_KEYS + 4 + lists * (8 * self.room + 8) + 8 * self.candidates
+
+
+def plan(leads: int, queries: int, keys: int, budget: int, sampling: int = 0) -> Plan:
+    sampling = sampling or SAMPLING
+    block_m = min(64, max(16, triton.next_power_of_2(queries)))
+    tiles, blocks = triton.cdiv(keys, TILE_KEYS), leads * triton.cdiv(queries, block_m)
+    share = triton.cdiv(PROGRAMS, blocks)  # programs a block of queries may have to itself
+    segments = min(tiles, max(triton.cdiv(GROUPS_PER_KEPT * budget, TILE_KEYS), min(share, 32)))
+    splits = min(tiles, share, 16)
+    expected = sampling * budget / (LISTS * splits)
+    room = triton.next_power_of_2(max(budget, math.ceil(expected + 6 * math.sqrt(expected * sampling)) + 8))
+    most = triton.next_power_of_2(max(64, 2 * sampling * budget))
+    return Plan(block_m, segments, segments * sampling, splits, room, most)
+
+
+def signed(q: Tensor, options: Options) -> Tensor:
+    """The queries times the sign of the scale: the order of their products with the keys is that of the scores."""
+    if options.scales is not None:
+        return q * torch.sign(options.scales).view(*q.shape[:3], 1, 1).to(q.dtype)
+    return q if options.scale > 0 else q * (-1 if options.scale < 0 else 0)
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Float32 x (n0, n1, h, t, d) times a power of two per head, as float16, and the Euclidean norm of its rows.
+
+    The power puts the largest entry between 2^14 and 2^15: the rounding error of a row is then at most
+    2^-11 |row| + sqrt(d) 2^-24.
+    """
+    exponent = torch.frexp(x.abs().amax((-2, -1), keepdim=True))[1]
+    half = torch.ldexp(x, 15 - exponent).half()
+    return half, half.float().norm(dim=-1)
+
+
+def margins(q_norms: Tensor, k_norms: Tensor, width: int, groups: int) -> Tensor:
+    """(n0, n1, h, t): twice the error that rounding to halves can make in a query's score, for any key."""
+    largest = k_norms.amax(-1).repeat_interleave(groups, -1)[..., None]  # (n0, n1, h, 1)
+    share, rest = 2.0**-11 + width * 2.0**-24, math.sqrt(width) * 2.0**-24
+    return 2.1 * ((share * q_norms + rest) * largest + (share * largest + rest) * q_norms)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """out (n0, n1, t, h, d), lse (n0, n1, h, t) in base 2, kept keys and their weights (n0, n1, h, t, budget)."""
+    q, k, v = (rows_contiguous(x) for x in (q, k, v))
+    out, lse, indices, weights = empty_results(q, options.budget)
+    queries, keys, *_, groups = counts = sizes(q, k)
+    leads, width = q.shape[:3].numel(), q.shape[4]
+    p = plan(leads, queries, keys, options.budget)
+    order = rows_contiguous(signed(q, options))
+    halved = q.dtype == torch.float32
+    search_q, search_k, margin = order, k, lse
+    if halved:
+        (search_q, q_norms), (search_k, k_norms) = halves(order), halves(k)
+        margin = margins(q_norms, k_norms, width, groups).contiguous()
+    blocks = leads * triton.cdiv(queries, p.block_m)
+    together = max(1, min(blocks, WORKSPACE // (p.bytes_per_row * p.block_m)))
+    work = _workspace(q, p, together * p.block_m)
+    mask = q if options.mask is None else options.mask.view(torch.uint8)
+    scales = q if options.scales is None else options.scales
+    shape = {"WIDTH": width, "BLOCK_D": max(16, triton.next_power_of_2(width))}
+    seen = shape | {"BLOCK_M": p.block_m, "CAUSAL": options.causal, "MASKED": options.mask is not None}
+    stages = 3 if width <= 64 else 2
+    steps = keys.bit_length()
+    into = out.transpose(2, 3)
+    for first in range(0, blocks, together):
+        here = min(together, blocks - first)
+        common = (*counts, options.offset, first)
+        fast = [search_q.stride()[:4], search_k.stride()[:4], options.mask_strides]
+        group_maxima[(here * p.segments,)](
+            search_q, search_k, mask, work.maxima, *fast, *common, p.segments, p.step,
+            **seen, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+        _bounds(work, margin, p, here, queries, first, options.budget, halved)
+        candidates[(here * p.splits,)](
+            search_q, search_k, mask, work.bound, work.lists, work.used, work.totals, *fast, *common, p.splits,
+            ROOM=p.room, **seen, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+        search_again[(here,)](
+            order, k, mask, work.bound, work.lists, work.used, work.totals,
+            order.stride()[:4], k.stride()[:4], options.mask_strides, *common, p.splits, options.budget, steps,
+            CANDIDATES=p.candidates, ROOM=p.room, ALL_LISTS=triton.next_power_of_2(p.splits * LISTS), **seen,
+            num_warps=4, num_stages=1,
+        )  # fmt: skip
+        chunk, warps = _gather_shape(p.candidates, shape["BLOCK_D"])
+        warps = max(warps, min(8, p.candidates // 512))
+        attend_to_best[(here * p.block_m,)](
+            q, k, v, scales, work.lists, work.used, work.columns, work.scores, into, lse, indices, weights,
+            q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4],
+            queries, *counts[2:], options.scale, first, p.splits, options.budget, steps,
+            BLOCK_M=p.block_m, ROOM=p.room, ENTRIES=triton.next_power_of_2(p.splits * LISTS * p.room),
+            CANDIDATES=p.candidates, CHUNK=chunk, KEPT=triton.next_power_of_2(options.budget),
+            SCALED=options.scales is not None, num_warps=warps, **shape,
+        )  # fmt: skip
+    return out, lse, indices, weights
+
+
+@dataclass(frozen=True)
+class Workspace:
+    maxima: Tensor
+    bound: Tensor
+    lists: Tensor
+    used: Tensor
+    totals: Tensor
+    columns: Tensor
+    scores: Tensor
+
+
+def _workspace(like: Tensor, p: Plan, rows: int) -> Workspace:
+    def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return like.new_empty(shape, dtype=dtype)
+
+    lists = (rows, p.splits, LISTS)
+    return Workspace(
+        maxima=made(rows, p.segments, TILE_KEYS),
+        bound=made(rows),
+        lists=made(*lists, p.room, dtype=torch.int64),
+        used=made(*lists, dtype=torch.int32),
+        totals=made(*lists, dtype=torch.int32),
+        columns=made(rows, p.candidates, dtype=torch.int32),
+        scores=made(rows, p.candidates),
+    )
+
+
+def _bounds(
+    work: Workspace, margin: Tensor, p: Plan, blocks: int, queries: int, first: int, budget: int, halved: bool
+) -> None:
+    columns = triton.next_power_of_2(p.segments * TILE_KEYS)
+    rows = min(p.block_m, max(1, 4096 // columns))
+    bounds[(blocks * (p.block_m // rows),)](
+        work.maxima, margin, work.bound, queries, first, p.segments, budget,
+        BLOCK_M=p.block_m, ROWS=rows, COLUMNS=columns, FEW=budget <= 16, HALVED=halved, num_warps=4,
+    )  # fmt: skip
+
+
+def _gather_shape(slots: int, width: int) -> tuple[int, int]:
+    """Rows to gather at once, and warps: 64 numbers to a thread at most."""
+    chunk = min(slots, max(16, 4096 // width))
+    return chunk, max(1, min(8, chunk * width // 2048))
+
+
+def empty_results(q: Tensor, budget: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    n0, n1, h, t, d = q.shape
+    kept = (n0, n1, h, t, budget)
+    return (
+        q.new_empty((n0, n1, t, h, d)),
+        q.new_empty((n0, n1, h, t), dtype=torch.float32),
+        q.new_empty(kept, dtype=torch.int32),
+        q.new_empty(kept, dtype=torch.float32),
+    )
+
+
+def gathers(queries: int, keys: int, budget: int, causal: bool) -> bool:
+    """Is the sparse backward pass the faster one?"""
+    return keys >= GATHER_FROM * budget * (2 if causal and queries > 1 else 1)
+
+
+def backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, indices: Tensor, weights: Tensor,
+    options: Options, dq: Tensor, dk: Tensor, dv: Tensor,
+) -> None:  # fmt: skip
+    """Fills dq, dk and dv."""
+    q, k, v = (rows_contiguous(x) for x in (q, k, v))
+    queries, keys = q.shape[3], k.shape[3]
+    if gathers(queries, keys, options.budget, options.causal) or q.shape[4] > WIDEST_HEAD:
+        _sparse_backward(d_out, q, k, v, out, indices, weights, options, dq, dk, dv)
+        return
+    inputs = launch.prepare(q, k, v, options.exact)
+    words = q.new_zeros((*q.shape[:3], launch.words_per_row(keys), queries), dtype=torch.int32)
+    rows, tile = indices.shape[:4].numel(), 1024
+    mark_kept[(triton.cdiv(rows * options.budget, tile),)](
+        indices, words, rows * options.budget, queries, words.shape[3], options.budget, TILE=tile
+    )
+    launch.backward(d_out, inputs, out, lse, words, options, dq, dk, dv)
+
+
+def _sparse_backward(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, indices: Tensor, weights: Tensor, options: Options,
+    dq: Tensor, dk: Tensor, dv: Tensor,
+) -> None:  # fmt: skip
+    out, d_out = out.transpose(2, 3), rows_contiguous(d_out.transpose(2, 3))  # (n0, n1, h, t, d)
+    queries, keys, middle, heads, groups = sizes(q, k)
+    budget, width = options.budget, q.shape[4]
+    flags: dict[str, Any] = {
+        "WIDTH": width,
+        "BLOCK_D": max(16, triton.next_power_of_2(width)),
+        "SCALED": options.scales is not None,
+    }
+    scales = q if options.scales is None else options.scales
+    d_scores = torch.empty_like(weights)
+    chunk, warps = _gather_shape(triton.next_power_of_2(budget), flags["BLOCK_D"])
+    gather_queries[(q.shape[:4].numel(),)](
+        k, v, out, d_out, scales, indices, weights, dq, d_scores,
+        k.stride()[:4], v.stride()[:4], out.stride()[:4], d_out.stride()[:4], dq.stride()[:4],
+        queries, middle, heads, groups, options.scale, budget, CHUNK=chunk, num_warps=warps, **flags,
+    )  # fmt: skip
+    order, ends = sorted_choices(indices, k.shape[:3].numel(), keys)
+    choices = order.shape[1]
+    begins = torch.nn.functional.pad(ends[:, :-1], (1, 0))
+    surplus = ((ends - begins - 1).clamp(min=0) // LIST_LIMIT).flatten().cumsum(0, dtype=torch.int32)
+    pieces = max(1, order.numel() // LIST_LIMIT)
+    partial = q.new_empty((pieces, 2, flags["BLOCK_D"]), dtype=torch.float32)
+    sides = (q, d_out, weights, d_scores, scales, order, ends, surplus, partial)
+    strides = (q.stride()[:4], d_out.stride()[:4])
+    counts = (queries, keys, middle, heads, groups, options.scale, budget, choices)
+    chunk, warps = _gather_shape(64, flags["BLOCK_D"])
+    sum_surplus[(pieces,)](
+        *sides, *strides, *counts, ends.numel(), (ends.numel() + 1).bit_length(),
+        LIMIT=LIST_LIMIT, CHUNK=chunk, num_warps=warps, **flags,
+    )  # fmt: skip
+    expected = triton.next_power_of_2(max(1, choices // keys))
+    chunk, warps = _gather_shape(max(16, min(64, expected)), flags["BLOCK_D"])
+    gather_keys[(ends.numel(),)](
+        *sides, dk, dv, *strides, dk.stride()[:4], dv.stride()[:4], *counts,
+        LIMIT=LIST_LIMIT, CHUNK=chunk, num_warps=warps, **flags,
+    )  # fmt: skip
+
+
+def sorted_choices(indices: Tensor, key_heads: int, keys: int) -> tuple[Tensor, Tensor]:
+    """order (key heads, choices): choices by key, each list in order; ends (key heads, keys): where each list ends."""
+    choices = indices.numel() // key_heads
+    budget = indices.shape[-1]
+    tile = 128
+    blocks = max(1, min(4 * budget, choices // 4096))
+    per_block = triton.cdiv(triton.cdiv(choices, blocks), tile) * tile
+    counts = indices.new_zeros((key_heads, keys, blocks))
+    grid = (key_heads * blocks,)
+    count_choices[grid](indices, counts, choices, keys, blocks, per_block, TILE=tile)
+    running = counts.view(key_heads, -1).cumsum(1, dtype=torch.int32)
+    starts = running - counts.view(key_heads, -1)
+    order = indices.new_empty((key_heads, choices))
+    place_choices[grid](indices, starts, order, choices, keys, blocks, per_block, TILE=tile, num_warps=8)
+    return order, running.view(key_heads, keys, blocks)[..., -1].contiguous()

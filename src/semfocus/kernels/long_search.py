@@ -1,0 +1,299 @@
+"""Long rows, the search: which keys of a row can be among its K best. No score is ever written to memory.
+
+1. ``group_maxima``: the keys pass by in tiles; slot c of segment g remembers the largest score it met. One maximum per
+   score and no exchange between threads.
+2. ``bounds``: the K-th largest of a row's group maxima. K different keys reach it, so the K best do.
+3. ``candidates``: the scores again; those that reach the bound are packed into words, 32 columns that one thread
+   holds to a word, and words that are not zero are appended to four short lists per row.
+4. ``search_again``: exact bisection for the rows where that went wrong: more candidates than there is room for.
+
+Scores are compared as they leave the matrix product: the queries carry the sign of the scale, and its size comes later.
+"""
+
+import triton
+import triton.language as tl
+
+from .tiles import IMAGE_OF_INFINITY, IMAGE_OF_MINUS_INFINITY, LEAST, MAGNITUDE, load_rows, place, seen_keys
+
+#: Keys of a tile, and lists of a row: a thread of a matrix product holds columns 8 j + 2 i and 8 j + 2 i + 1.
+TILE_KEYS = tl.constexpr(128)
+LISTS = tl.constexpr(4)
+
+
+@triton.jit
+def ends_of(first, queries, keys, offset, CAUSAL: tl.constexpr, MASKED: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(tiles that every query of the block sees whole, tiles that any of them sees)."""
+    whole = keys // TILE_KEYS
+    some = tl.cdiv(keys, TILE_KEYS)
+    if CAUSAL:
+        whole = tl.minimum(whole, tl.maximum(first + offset + 1, 0) // TILE_KEYS)
+        last = tl.minimum(first + BLOCK_M, queries) + offset
+        some = tl.minimum(some, tl.cdiv(tl.maximum(last, 0), TILE_KEYS))
+    if MASKED:
+        whole = 0
+    return whole, some
+
+
+@triton.jit
+def product(q_tile, k, tile, keys, k_stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
+    """(M, TILE_KEYS): scores of a tile of keys."""
+    columns = tl.arange(0, TILE_KEYS) + tile * TILE_KEYS
+    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D)
+    return tl.dot(q_tile, tl.trans(k_tile))
+
+
+@triton.jit
+def careful_product(
+    q, k, rows, queries, tile, keys, q_stride, k_stride, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The same for any dtype: float32 as three products of TF32, and wide heads in pieces that fit on the chip."""
+    piece: tl.constexpr = min(BLOCK_D, 32)
+    columns = tl.arange(0, TILE_KEYS) + tile * TILE_KEYS
+    scores = tl.zeros((BLOCK_M, TILE_KEYS), tl.float32)
+    for start in range(0, WIDTH, piece):
+        depth = start + tl.arange(0, piece)
+        inside = depth[None, :] < WIDTH
+        q_piece = tl.load(
+            q + rows[:, None] * q_stride + depth[None, :], mask=inside & (rows[:, None] < queries), other=0.0
+        )
+        k_piece = tl.load(
+            k + columns[:, None] * k_stride + depth[None, :], mask=inside & (columns[:, None] < keys), other=0.0
+        )
+        scores = tl.dot(q_piece, tl.trans(k_piece), scores, input_precision="tf32x3")
+    return scores
+
+
+@triton.jit
+def seen_scores(scores, tile, rows, keys, mask, mask_stride, offset, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
+    """The scores with -inf where a query does not see the key."""
+    columns = tl.arange(0, TILE_KEYS) + tile * TILE_KEYS
+    seen = seen_keys(columns, keys, mask, mask_stride, MASKED)[None, :]
+    if CAUSAL:
+        seen = seen & (columns[None, :] <= rows[:, None] + offset)
+    return tl.where(seen, scores, -float("inf"))
+
+
+@triton.jit(do_not_specialize=["offset", "first_block"])
+def group_maxima(
+    q, k, mask, maxima, q_strides, k_strides, mask_strides,
+    queries, keys, middle, heads, groups, offset, first_block, segments, step,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """maxima (blocks, segments, M, TILE_KEYS): tile j belongs to segment j mod ``step``, those beyond are left out."""
+    block = tl.program_id(0) // segments
+    segment = tl.program_id(0) % segments
+    blocks = tl.cdiv(queries, BLOCK_M)
+    lead = (first_block + block) // blocks
+    first = (first_block + block) % blocks * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
+    q += place(q_strides, lead, middle, heads, 1)
+    k += place(k_strides, lead, middle, heads, groups)
+    mask += place(mask_strides, lead, middle, heads, 1)
+    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+    whole, some = ends_of(first, queries, keys, offset, CAUSAL, MASKED, BLOCK_M)
+    best = tl.full((BLOCK_M, TILE_KEYS), -float("inf"), tl.float32)
+    for tile in range(segment, whole, step):
+        best = tl.maximum(best, product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D))
+    rest = segment + tl.cdiv(tl.maximum(whole - segment, 0), step) * step
+    for tile in range(rest, some, step):
+        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D)
+        best = tl.maximum(best, seen_scores(scores, tile, rows, keys, mask, mask_strides[3], offset, CAUSAL, MASKED))
+    at = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    tl.store(maxima + at[:, None] * TILE_KEYS + tl.arange(0, TILE_KEYS)[None, :], best)
+
+
+@triton.jit(do_not_specialize=["first_block"])
+def bounds(
+    maxima, margins, bound, queries, first_block, segments, budget,
+    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FEW: tl.constexpr, HALVED: tl.constexpr,
+):  # fmt: skip
+    """bound (blocks, M): a number that at least ``budget`` scores of the row reach; the least float if it has fewer.
+
+    ``margins`` (leads, queries) is how far two scores in half precision may be from their order in float32.
+    """
+    pieces: tl.constexpr = BLOCK_M // ROWS
+    block = tl.program_id(0) // pieces
+    row = tl.program_id(0) % pieces * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    at = (block.to(tl.int64) * segments + columns // TILE_KEYS)[None, :] * BLOCK_M + row[:, None]
+    inside = (columns < segments * TILE_KEYS)[None, :] & (row >= 0)[:, None]
+    values = tl.load(maxima + at * TILE_KEYS + (columns % TILE_KEYS)[None, :], mask=inside, other=-float("inf"))
+    if FEW:  # the budget-th largest different number
+        limit = tl.max(values, 1)
+        for _ in range(1, budget):
+            limit = tl.max(tl.where(values < limit[:, None], values, -float("inf")), 1)
+    else:
+        low = tl.full((ROWS,), IMAGE_OF_MINUS_INFINITY, tl.int32)
+        high = tl.full((ROWS,), IMAGE_OF_INFINITY, tl.int32)
+        for _ in range(20):  # the lower end is a bound at any moment
+            mean = (low & high) + ((low ^ high) >> 1)
+            limit = (mean ^ ((mean >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+            enough = tl.sum((values >= limit[:, None]).to(tl.int32), 1) >= budget
+            low = tl.where(enough, mean, low)
+            high = tl.where(enough, high, mean)
+        limit = (low ^ ((low >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+    if HALVED:
+        blocks = tl.cdiv(queries, BLOCK_M)
+        lead = (first_block + block) // blocks
+        query = (first_block + block) % blocks * BLOCK_M + row
+        limit -= tl.load(margins + lead.to(tl.int64) * queries + query, mask=query < queries, other=0.0)
+    tl.store(bound + block.to(tl.int64) * BLOCK_M + row, tl.maximum(limit, LEAST))
+
+
+@triton.jit
+def packed(hits, BLOCK_M: tl.constexpr):
+    """(M, LISTS): the hits (M, TILE_KEYS) as words; bit 2 j + c of list i is column 8 j + 2 i + c."""
+    columns = tl.arange(0, TILE_KEYS)
+    bit = ((columns >> 3) << 1) | (columns & 1)
+    bits = tl.where(hits, (1 << bit)[None, :], 0)
+    bits = tl.reshape(bits, (BLOCK_M, TILE_KEYS // 8, LISTS, 2))
+    return tl.sum(tl.sum(bits, 3), 1)
+
+
+@triton.jit
+def ones_in(word):
+    """How many bits of an int32 are set."""
+    x = word.to(tl.uint32, bitcast=True)
+    x = x - ((x >> 1) & 0x55555555)
+    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+    return ((((x + (x >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def append(lists, used, total, words, tile, valid, ROOM: tl.constexpr):
+    """Appends a tile's words that are not zero. ``lists`` points to each list's beginning."""
+    some = (words != 0) & valid
+    entry = ((used.to(tl.int64) * 0 + tile) << 32) | words.to(tl.uint32, bitcast=True).to(tl.int64)
+    tl.store(lists + used, entry, mask=some & (used < ROOM))
+    return used + some.to(tl.int32), total + tl.where(some, ones_in(words), 0)
+
+
+@triton.jit(do_not_specialize=["offset", "first_block"])
+def candidates(
+    q, k, mask, bound, lists, used, totals, q_strides, k_strides, mask_strides,
+    queries, keys, middle, heads, groups, offset, first_block, splits,
+    ROOM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """lists (blocks, M, splits, LISTS, ROOM): tile << 32 | word; used (blocks, M, splits, LISTS): how many words there
+    were, even where there was no room; totals of the same shape: how many candidates. A split takes every so many-th
+    tile.
+    """
+    block = tl.program_id(0) // splits
+    split = tl.program_id(0) % splits
+    blocks = tl.cdiv(queries, BLOCK_M)
+    lead = (first_block + block) // blocks
+    first = (first_block + block) % blocks * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
+    q += place(q_strides, lead, middle, heads, 1)
+    k += place(k_strides, lead, middle, heads, groups)
+    mask += place(mask_strides, lead, middle, heads, 1)
+    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+    local = block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    limit = tl.load(bound + local)[:, None]
+    at = (local[:, None] * splits + split) * LISTS + tl.arange(0, LISTS)[None, :]  # (M, LISTS)
+    begin = lists + at * ROOM
+    valid = (rows < queries)[:, None] & (tl.arange(0, LISTS) >= 0)[None, :]
+    count = tl.zeros((BLOCK_M, LISTS), tl.int32)
+    total = tl.zeros((BLOCK_M, LISTS), tl.int32)
+    whole, some = ends_of(first, queries, keys, offset, CAUSAL, MASKED, BLOCK_M)
+    for tile in range(split, whole, splits):
+        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D)
+        count, total = append(begin, count, total, packed(scores >= limit, BLOCK_M), tile, valid, ROOM)
+    rest = split + tl.cdiv(tl.maximum(whole - split, 0), splits) * splits
+    for tile in range(rest, some, splits):
+        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D)
+        scores = seen_scores(scores, tile, rows, keys, mask, mask_strides[3], offset, CAUSAL, MASKED)
+        count, total = append(begin, count, total, packed(scores >= limit, BLOCK_M), tile, valid, ROOM)
+    tl.store(used + at, count)
+    tl.store(totals + at, total)
+
+
+@triton.jit
+def kept_scores(scores, tile, lowest, last):
+    """bool (M, TILE_KEYS): scores above ``lowest``, and those equal to it up to the column ``last``."""
+    columns = (tl.arange(0, TILE_KEYS) + tile * TILE_KEYS)[None, :]
+    return (scores > lowest[:, None]) | ((scores == lowest[:, None]) & (columns <= last[:, None]))
+
+
+@triton.jit
+def score_of(image):
+    """The float whose sortable integer image this is."""
+    return (image ^ ((image >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["offset", "first_block"])
+def search_again(
+    q, k, mask, bound, lists, used, totals, q_strides, k_strides, mask_strides,
+    queries, keys, middle, heads, groups, offset, first_block, splits, budget, steps,
+    CANDIDATES: tl.constexpr, ROOM: tl.constexpr, ALL_LISTS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Replaces the lists of rows with too many candidates, or too few, by exactly ``budget`` keys. Slow and rare.
+
+    2^steps must exceed the number of keys.
+    """
+    block = tl.program_id(0)
+    local = block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    every = tl.arange(0, ALL_LISTS)
+    at = local[:, None] * (splits * LISTS) + every[None, :]
+    there = (every < splits * LISTS)[None, :] & (local >= 0)[:, None]
+    fullest = tl.max(tl.load(used + at, mask=there, other=0), 1)
+    found = tl.sum(tl.load(totals + at, mask=there, other=0), 1)
+    blocks = tl.cdiv(queries, BLOCK_M)
+    first = (first_block + block) % blocks * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
+    too_few = (found < budget) & (tl.load(bound + local) > LEAST)
+    wrong = ((fullest > ROOM) | (found > CANDIDATES) | too_few) & (rows < queries)
+    if tl.max(wrong.to(tl.int32), 0) > 0:
+        lead = (first_block + block) // blocks
+        q += place(q_strides, lead, middle, heads, 1)
+        k += place(k_strides, lead, middle, heads, groups)
+        mask += place(mask_strides, lead, middle, heads, 1)
+        _whole, some = ends_of(first, queries, keys, offset, CAUSAL, MASKED, BLOCK_M)
+        low = tl.full((BLOCK_M,), IMAGE_OF_MINUS_INFINITY, tl.int32) + 1
+        high = tl.full((BLOCK_M,), IMAGE_OF_INFINITY, tl.int32)
+        for _ in range(32):  # the budget-th largest score, ties counted; the least one if there are fewer
+            mean = (low & high) + ((low ^ high) >> 1)
+            limit = score_of(mean)
+            counts = tl.zeros((BLOCK_M, TILE_KEYS), tl.int32)
+            for tile in range(0, some):
+                scores = careful_product(
+                    q, k, rows, queries, tile, keys, q_strides[3], k_strides[3], BLOCK_M, WIDTH, BLOCK_D
+                )
+                scores = seen_scores(scores, tile, rows, keys, mask, mask_strides[3], offset, CAUSAL, MASKED)
+                counts += (scores >= limit[:, None]).to(tl.int32)
+            enough = tl.sum(counts, 1) >= budget
+            low = tl.where(enough, mean, low)
+            high = tl.where(enough, high, mean)
+        lowest = score_of(low)
+        before = tl.full((BLOCK_M,), -1, tl.int32)
+        last = before + (1 << steps)
+        for _ in range(steps):  # the first column up to which there are enough
+            column = (before + last) >> 1
+            counts = tl.zeros((BLOCK_M, TILE_KEYS), tl.int32)
+            for tile in range(0, some):
+                scores = careful_product(
+                    q, k, rows, queries, tile, keys, q_strides[3], k_strides[3], BLOCK_M, WIDTH, BLOCK_D
+                )
+                scores = seen_scores(scores, tile, rows, keys, mask, mask_strides[3], offset, CAUSAL, MASKED)
+                counts += kept_scores(scores, tile, lowest, column).to(tl.int32)
+            enough = tl.sum(counts, 1) >= budget
+            last = tl.where(enough, column, last)
+            before = tl.where(enough, before, column)
+        tl.store(used + at, tl.zeros((BLOCK_M, ALL_LISTS), tl.int32), mask=there & wrong[:, None])
+        tl.debug_barrier()
+        own = local[:, None] * (splits * LISTS) + tl.arange(0, LISTS)[None, :]
+        valid = wrong[:, None] & (tl.arange(0, LISTS) >= 0)[None, :]
+        count = tl.zeros((BLOCK_M, LISTS), tl.int32)
+        total = tl.zeros((BLOCK_M, LISTS), tl.int32)
+        for tile in range(0, some):
+            scores = careful_product(
+                q, k, rows, queries, tile, keys, q_strides[3], k_strides[3], BLOCK_M, WIDTH, BLOCK_D
+            )
+            scores = seen_scores(scores, tile, rows, keys, mask, mask_strides[3], offset, CAUSAL, MASKED)
+            words = packed(kept_scores(scores, tile, lowest, last) & (scores > -float("inf")), BLOCK_M)
+            count, total = append(lists + own * ROOM, count, total, words, tile, valid, ROOM)
+        tl.store(used + own, count, mask=valid)

@@ -1,0 +1,1 @@
+"""Language models: decoders that are trained from scratch on text, one run after another, on one device or many."""

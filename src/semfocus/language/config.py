@@ -1,0 +1,182 @@
+"""The config of one run of a language model: everything its result depends on.
+
+corpus = "my.txt"              # left out: the Python sources of this machine
+[pattern]
+name = "top_k"
+k = 16
+[model]
+width = 320
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..patterns import Pattern
+from ..patterns.full import Full
+from ..registry import suggestion
+from ..text.tokens import BYTES
+from ..training.protocol import read_pattern
+from ..training.strict import ConfigError, build
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """How the text is cut into tokens, and how much of it is looked at."""
+
+    tokenizer: Literal["bytes", "bpe"] = "bytes"  # BPE is trained on the training text
+    vocabulary: int = BYTES
+    megabytes: float = 2.0  # of the corpus, counted in characters
+    sha256: str = ""  # of the corpus; filled in before a study trains
+
+    def __post_init__(self) -> None:
+        if self.tokenizer == "bytes" and self.vocabulary != BYTES:
+            raise ValueError(f"vocabulary is {self.vocabulary}; bytes have {BYTES} (or choose tokenizer 'bpe')")
+        if self.vocabulary < BYTES:
+            raise ValueError(f"vocabulary is {self.vocabulary}; it must be at least {BYTES}, one for each byte")
+        if not 0 < self.megabytes <= 100_000:
+            raise ValueError(f"megabytes is {self.megabytes}; it must be above 0 and at most 100000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """The shape of the decoder."""
+
+    width: int = 48
+    blocks: int = 2
+    heads: int = 2
+    mlp_width: int = 0  # 0: four times the width
+    context: int = 64  # tokens of a sequence
+    attention_scale: float = 1.0  # multiplies the scores before selection and softmax
+
+    def __post_init__(self) -> None:
+        for name, low in (("width", 2), ("blocks", 1), ("heads", 1), ("mlp_width", 0), ("context", 2)):
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {low}")
+        if self.width % self.heads or self.width // self.heads % 2:
+            raise ValueError(f"heads is {self.heads}; it must divide the width, {self.width}, into even parts")
+        if not 0.0 < self.attention_scale < float("inf"):
+            raise ValueError(f"attention_scale is {self.attention_scale}; it must be positive and finite")
+
+    @property
+    def inner(self) -> int:
+        return self.mlp_width or 4 * self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamConfig:
+    """AdamW. The rate rises over the first steps in a line, then falls along a cosine to a tenth."""
+
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.1  # of matrices
+    warm_up: float = 0.1  # share of the steps
+    clip: float = 1.0  # largest global norm of the gradient
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "clip"):
+            if not 0.0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be positive and finite")
+        if not 0.0 <= self.weight_decay < float("inf"):
+            raise ValueError(f"weight_decay is {self.weight_decay}; it must be at least 0 and finite")
+        if not 0.0 <= self.warm_up < 1.0:
+            raise ValueError(f"warm_up is {self.warm_up}; it must lie in [0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassConfig:
+    """One pass over as many training tokens, in equal stretches with an evaluation after each.
+
+    In a run's curve an "epoch" is such a stretch: no token is seen twice.
+    """
+
+    tokens: int = 131_072
+    batch: int = 16  # sequences of a step, over all processes
+    epochs: int = 8  # stretches
+    heldout: int = 32_768  # tokens of the validation text, evenly spread over it
+    diagnose: int = 4  # validation sequences on which attention is measured at the beginning and the end; 0: none
+    keep_weights: bool = True
+    compiled: bool = True  # on a GPU
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes share a model
+
+    def __post_init__(self) -> None:
+        for name, low in (("tokens", 1), ("batch", 1), ("epochs", 1), ("heldout", 1), ("diagnose", 0)):
+            if getattr(self, name) < low:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {low}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig:
+    """One run."""
+
+    corpus: str = ""  # a UTF-8 file; empty: the Python sources of this machine
+    text: TextConfig = field(default_factory=TextConfig)
+    pattern: Pattern = field(default_factory=Full)
+    model: DecoderConfig = field(default_factory=DecoderConfig)
+    optimiser: AdamConfig = field(default_factory=AdamConfig)
+    train: PassConfig = field(default_factory=PassConfig)
+    seed: int = 0
+    precision: Literal["float32", "bfloat16"] = "float32"  # of matrix products and attention
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^63")
+        if self.pattern.global_tokens:
+            raise ValueError(f"pattern is {self.pattern.label}; a decoder has no global tokens, use global_tokens=0")
+        if self.steps < self.train.epochs:
+            least = self.train.epochs * self.step_tokens
+            raise ValueError(f"train.tokens is {self.train.tokens}; {self.train.epochs} epochs need at least {least}")
+        if self.train.heldout < self.step_tokens:
+            raise ValueError(f"train.heldout is {self.train.heldout}; one batch has {self.step_tokens} tokens")
+
+    @property
+    def step_tokens(self) -> int:
+        return self.train.batch * self.model.context
+
+    @property
+    def steps(self) -> int:
+        """Whole batches in ``train.tokens``."""
+        return self.train.tokens // self.step_tokens
+
+    def steps_until(self, epoch: int) -> int:
+        """Steps done at the end of a stretch; stretches differ by one step at most."""
+        return epoch * self.steps // self.train.epochs
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that are trained; the pattern changes nothing about them.
+
+        >>> LanguageConfig().parameters == 256 * 48 + 2 * (4 * 48 * 48 + 2 * 48 * 192 + 2 * 48) + 48
+        True
+        """
+        m = self.model
+        block = 4 * m.width**2 + 2 * m.width * m.inner + 2 * m.width
+        return self.text.vocabulary * m.width + m.blocks * block + m.width
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that ``from_dict`` reads back as an equal config."""
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain = {k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in data.items()}  # type: ignore[arg-type]
+        plain["pattern"] = {"name": self.pattern.name, **plain["pattern"]}
+        return plain
+
+    @property
+    def hash(self) -> str:
+        """The name of the run. A text is known by its content, not by where it lies."""
+        plain = self.to_dict()
+        if self.text.sha256:
+            plain["corpus"] = ""
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> LanguageConfig:
+        known = [f.name for f in dataclasses.fields(LanguageConfig)]
+        for key in data:
+            if key not in known:
+                raise ConfigError(f"unknown field {key!r}; {suggestion(key, known)}")
+        return build(LanguageConfig, {**data, "pattern": read_pattern(data.get("pattern", {"name": "full"}))})

@@ -1,0 +1,67 @@
+"""The batches of a run: sequences of the training text, each at most once, in an order that the seed alone decides."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..text import corpus
+from ..text.tokens import Tokens, prepared
+from ..training.data import batch_order
+from ..training.strict import ConfigError
+from .config import LanguageConfig
+
+
+def text_of(config: LanguageConfig) -> Tokens:
+    """The tokens of a run's corpus; refused where they are too few, or not those the run was planned with."""
+    found = corpus.load(config.corpus, config.text.megabytes).sha256
+    if config.text.sha256 not in ("", found):
+        raise ConfigError(
+            f"text.sha256 is {config.text.sha256[:12]}...; the text is another one now ({found[:12]}...): "
+            "bring the old one back, or run the study into another folder"
+        )
+    tokens = prepared(config.corpus, config.text.megabytes, config.text.tokenizer, config.text.vocabulary)
+    have = {"tokens": len(tokens.train), "heldout": len(tokens.heldout)}
+    for name, wanted in (("tokens", config.steps * config.step_tokens), ("heldout", config.step_tokens)):
+        most = max(have[name] - 1, 0) // config.model.context * config.model.context
+        if most < wanted:
+            side = "training" if name == "tokens" else "validation"
+            raise ConfigError(
+                f"train.{name} is {getattr(config.train, name)}; the {side} text is too short for one pass over so "
+                f"many: it has {most} tokens in sequences of {config.model.context} (raise text.megabytes, give a "
+                "longer corpus or ask for fewer)"
+            )
+    return tokens
+
+
+class Batches:
+    """Both texts on a device, cut into sequences of ``context`` tokens and the one that follows."""
+
+    def __init__(self, config: LanguageConfig, tokens: Tokens, device: torch.device) -> None:
+        context, batch = config.model.context, config.train.batch
+        self.batch = batch
+        self.train, self.heldout = tokens.train.to(device), tokens.heldout.to(device)
+        self.places = torch.arange(context + 1, device=device)
+        sequences = (len(self.train) - 1) // context
+        order = batch_order(torch.tensor([config.seed]), 0, sequences)[0]
+        self.order = (order[: config.steps * batch] * context).to(device)  # where each sequence begins
+        there = (len(self.heldout) - 1) // context
+        asked = min(config.train.heldout // context, there) // batch * batch
+        self.evaluated = (torch.linspace(0, there - 1, asked).long() * context).to(device)
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets (b, t) of a step."""
+        return self._cut(self.train, self.order[step * self.batch : (step + 1) * self.batch])
+
+    @property
+    def evaluations(self) -> int:
+        """Batches of the validation text; all are full, so that every process has as many rows."""
+        return len(self.evaluated) // self.batch
+
+    def heldout_at(self, number: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets (b, t) of an evaluation batch: the same in every run, whatever its seed."""
+        return self._cut(self.heldout, self.evaluated[number * self.batch : (number + 1) * self.batch])
+
+    def _cut(self, text: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        ids = text[begins[:, None] + self.places].long()  # (b, t + 1)
+        return ids[:, :-1], ids[:, 1:]

@@ -1,0 +1,187 @@
+"""With a budget for all keys every architecture is what it was: forward, gradients, weights. Smaller ones differ."""
+
+import pytest
+import torch
+from tiny_models import DECODERS, MODELS, logits, make, padding, real, tf, tokens
+
+import semfocus
+from semfocus import Banded, TopK, hf
+from semfocus.nn import focus
+
+
+def forward_and_gradients(name, model, mask):
+    out = logits(name, model, tokens(), mask)
+    out = out[real(name, mask, out)]
+    direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(5))
+    return out, torch.autograd.grad((out * direction).sum(), list(model.parameters()), allow_unused=True)
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("name", MODELS)
+def test_all_keys_is_eager(name, side):
+    mask = padding(side)
+    wanted, wanted_gradients = forward_and_gradients(name, make(name), mask)
+    for implementation, knobs in (("semfocus_top_k", {"k": 100}), ("semfocus_full", {})):
+        model = make(name, implementation, semfocus=knobs)
+        actual, gradients = forward_and_gradients(name, model, mask)
+        torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=0)
+        # Some gradients, such as those of BERT's key biases, are zero but for rounding: compare with the largest.
+        largest = max(float(b.abs().max()) for b in wanted_gradients if b is not None)
+        for a, b in zip(gradients, wanted_gradients, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a, b, atol=1e-5 * largest, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_without_a_mask_too(name):
+    wanted = logits(name, make(name), tokens())
+    actual = logits(name, make(name, "semfocus_top_k", semfocus={"k": 100}), tokens())
+    torch.testing.assert_close(actual, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_small_budget_differs_and_its_weights_are_returned(name):
+    mask = padding("right")
+    eager = make(name)
+    full = eager(**given(name, mask), output_attentions=True)
+    model = make(name, "semfocus_top_k", semfocus={"k": 2})
+    out = model(**given(name, mask), output_attentions=True)
+    keys = [key for key in full if key.endswith("attentions")]
+    assert keys
+    for key in keys:
+        for weights, wanted in zip(out[key], full[key], strict=True):
+            assert weights.shape == wanted.shape
+            kept = (weights > 0).sum(-1)
+            assert int(kept.max()) == 2
+            torch.testing.assert_close(weights.sum(-1), (kept > 0).float())
+    assert (out.logits - full.logits)[real(name, mask, out.logits)].abs().max() > 0.01
+    again = logits(name, model, tokens(), mask)
+    torch.testing.assert_close(again, out.logits, atol=1e-5, rtol=0)
+    weights = make(name, "semfocus_top_k", semfocus={"k": 100})(**given(name, mask), output_attentions=True)
+    torch.testing.assert_close(weights[keys[0]][0], full[keys[0]][0], atol=1e-6, rtol=0)
+
+
+def given(name, mask):
+    ids = tokens()
+    return {"input_ids": ids, "attention_mask": mask, **({"decoder_input_ids": ids[:, :9]} if name == "t5" else {})}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("pattern", [TopK(3), Banded(3), semfocus.FixedRandom(3)], ids=lambda p: p.label)
+def test_left_padding_changes_nothing_at_the_tokens(name, pattern):
+    model = make(name, dtype=torch.float64)
+    focus(model, pattern)
+    mask = padding("left")
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    together = logits(name, model, tokens(), mask, position_ids=positions)
+    alone = logits(name, model, tokens()[1:2, 4:])
+    torch.testing.assert_close(together[1:2, 4:], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["bert", "t5"])
+def test_right_padding_changes_nothing_in_encoders(name):
+    model = make(name, dtype=torch.float64)
+    focus(model, TopK(3))
+    decoder = {"decoder_input_ids": tokens()[:, :5]} if name == "t5" else {}
+    together = logits(name, model, tokens(), padding("right"), **decoder)[1:2]
+    alone = logits(name, model, tokens()[1:2, :9], **{key: value[1:2] for key, value in decoder.items()})
+    torch.testing.assert_close(together[:, : alone.shape[1]], alone, atol=1e-9, rtol=0)
+
+
+def test_packed_sequences_do_not_see_one_another():
+    model = make("llama", "semfocus_top_k", dtype=torch.float64, semfocus={"k": 2})
+    first, second = tokens(1, 5), tokens(1, 7, seed=2)
+    positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    packed = model(torch.cat([first, second], 1), position_ids=positions, use_cache=False).logits
+    apart = torch.cat([model(first).logits, model(second).logits], 1)
+    torch.testing.assert_close(packed, apart, atol=1e-5, rtol=0)
+
+
+def test_keys_are_not_repeated_for_grouped_queries(monkeypatch):
+    heads = []
+    attend = semfocus.functional.attend
+
+    def spy(problem, *rest, **options):
+        heads.append((problem.q.shape[1], problem.k.shape[1], problem.v.shape[1]))
+        return attend(problem, *rest, **options)
+
+    monkeypatch.setattr(semfocus.functional, "attend", spy)
+    logits("llama", make("llama", "semfocus_top_k", semfocus={"k": 2}), tokens())
+    assert heads == [(4, 2, 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "causal", "mask"),
+    [
+        ("llama", None, True, None),
+        ("llama", "left", True, (3, 1, 1, 13)),
+        ("gpt2", "right", True, (3, 1, 1, 13)),
+        ("mistral", "left", False, (3, 1, 13, 13)),  # the window is in the mask
+        ("bert", "right", False, (3, 1, 1, 13)),
+    ],
+)
+def test_fused_kernels_are_given_the_masks_they_know(monkeypatch, name, side, causal, mask):
+    problems = []
+    attend = semfocus.functional.attend
+    monkeypatch.setattr(semfocus.functional, "attend", lambda p, **o: (problems.append(p), attend(p, **o))[1])
+    logits(name, make(name, "semfocus_top_k", semfocus={"k": 2}), tokens(), side and padding(side))
+    for problem in problems:
+        assert problem.is_causal == causal
+        assert (None if problem.mask is None else tuple(problem.mask.shape)) == mask
+
+
+def test_gemma_s_cap_is_applied():
+    capped = logits("gemma2", make("gemma2", "semfocus_top_k", semfocus={"k": 100}), tokens())
+    free = logits(
+        "gemma2", make("gemma2", "semfocus_top_k", semfocus={"k": 100}, attn_logit_softcapping=None), tokens()
+    )
+    assert (capped - free).abs().max() > 0.01
+
+
+def test_a_mask_of_one_s_own_is_the_truth():
+    """Users may pass a whole mask, here one that looks into the future; boolean, or added to the scores."""
+    generator = torch.Generator().manual_seed(4)
+    visible = torch.rand(3, 1, 13, 13, generator=generator) < 0.5
+    visible |= torch.eye(13, dtype=torch.bool)
+    added = torch.zeros(3, 1, 13, 13).masked_fill(~visible, torch.finfo(torch.float32).min)
+    eager = make("llama")(tokens(), attention_mask=added).logits
+    for k, wanted in ((100, eager), (2, None)):
+        model = make("llama", "semfocus_top_k", semfocus={"k": k})
+        by_boolean = model(tokens(), attention_mask=visible).logits
+        torch.testing.assert_close(model(tokens(), attention_mask=added).logits, by_boolean, atol=1e-5, rtol=0)
+        if wanted is not None:
+            torch.testing.assert_close(by_boolean, wanted, atol=1e-5, rtol=0)
+
+
+def test_autocast():
+    ids = tokens()
+    for pattern in ("semfocus_top_k", "semfocus_full"):
+        model = make("llama", pattern, semfocus={"k": 3} if pattern == "semfocus_top_k" else {})
+        wanted = model(ids).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(ids, labels=ids)
+        assert torch.nn.functional.cosine_similarity(out.logits.float().flatten(), wanted.flatten(), dim=0) > 0.99
+        out.loss.backward()
+
+
+def test_half_precision_weights():
+    for dtype in (torch.bfloat16, torch.float16):
+        model = make("qwen3", "semfocus_top_k", dtype=dtype, semfocus={"k": 3})
+        assert logits("qwen3", model, tokens(), padding("left")).isfinite().all()
+
+
+def test_compiled():
+    """One graph, without breaks, for masks and attention."""
+    model = make("llama", "semfocus_top_k", semfocus={"k": 2}, num_hidden_layers=1)
+    wanted = model(tokens()).logits
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(tokens()).logits, wanted, atol=1e-5, rtol=0)
+
+
+def test_every_name_is_registered():
+    names = hf.register()
+    assert names == [f"semfocus_{stem}" for stem in semfocus.patterns.names()]
+    for name in [*names, "semfocus"]:
+        assert name in tf.AttentionInterface().valid_keys()
+        assert name in tf.AttentionMaskInterface().valid_keys()

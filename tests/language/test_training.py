@@ -1,0 +1,166 @@
+"""One run after another: data, curves, interruptions, breakdowns."""
+
+import json
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from semfocus import Banded, Full, TopK
+from semfocus.language.data import Batches, text_of
+from semfocus.language.run import LanguageRun, rate
+from semfocus.language.trainer import LanguageTrainer
+from semfocus.text.tokens import prepared
+from semfocus.training.strict import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def train(config, out, **options):
+    (directory,) = LanguageTrainer(out, **options).run([config])
+    return directory
+
+
+def curve(directory):
+    """Everything but the clock."""
+    return [{k: v for k, v in row.items() if k != "train_seconds"} for row in directory.metrics()]
+
+
+def test_no_sequence_is_seen_twice_and_the_order_depends_on_the_seed_alone(tiny):
+    def begins(**sections):
+        config = tiny(**sections)
+        return Batches(config, text_of(config), CPU).order.tolist()
+
+    plain = begins()
+    assert max(Counter(plain).values()) == 1
+    assert len(plain) == 1280 // 16
+    assert all(place % 16 == 0 for place in plain)
+    for other in ({"pattern": TopK(3)}, {"model": {"attention_scale": 4.0}}, {"optimiser": {"learning_rate": 0.1}}):
+        assert begins(**other) == plain
+    assert begins(seed=1) != plain
+
+
+def test_targets_are_the_next_tokens_and_validation_is_the_same_for_all_seeds(tiny):
+    config = tiny()
+    tokens = text_of(config)
+    batches = Batches(config, tokens, CPU)
+    ids, targets = batches.at(3)
+    assert ids.shape == targets.shape == (4, 16)
+    assert torch.equal(ids[:, 1:], targets[:, :-1])
+    start = int(batches.order[3 * 4])
+    assert tokens.train[start : start + 17].tolist() == [*ids[0].tolist(), int(targets[0, -1])]
+    assert torch.equal(batches.evaluated, Batches(tiny(seed=5), tokens, CPU).evaluated)
+    assert batches.evaluations == 2
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), Banded(3)], ids=lambda pattern: pattern.label)
+def test_a_run_learns_and_leaves_its_curve(tiny, tmp_path, pattern):
+    config = tiny(pattern=pattern, train={"tokens": 6400}, optimiser={"learning_rate": 0.01})
+    directory = train(config, tmp_path)
+    rows, summary = directory.metrics(), directory.summary()
+    assert [row["epoch"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["tokens"] for row in rows] == [0, 1600, 3200, 4800, 6400]
+    assert rows[0]["heldout_loss"] == pytest.approx(math.log(256), abs=0.2)
+    assert rows[-1]["heldout_loss"] < rows[0]["heldout_loss"] - 1.0
+    assert summary["best_heldout_loss"] == min(row["heldout_loss"] for row in rows)
+    assert 0 < rows[1]["train_seconds"] < rows[-1]["train_seconds"]
+    assert {"dispersion", "entropy", "kept_mass"} <= rows[0]["diagnostics"].keys() == rows[-1]["diagnostics"].keys()
+    assert len(rows[-1]["diagnostics"]["kept_mass"]["layers"]) == 2
+    if pattern == Full():
+        assert rows[-1]["diagnostics"]["kept_mass"]["q50"] == pytest.approx(1.0, abs=1e-5)
+        assert rows[-1]["diagnostics"]["mass_of_top_16"]["q50"] == pytest.approx(1.0, abs=1e-5)
+    assert (directory.path / "weights.safetensors").is_file()
+    environment = json.loads((directory.path / "environment.json").read_text())
+    assert environment["implementation"] in ("sdpa", "reference")
+    assert "Python sources" in environment["text"]
+    assert not list(tmp_path.glob("groups/*"))
+
+
+def test_the_validation_loss_is_the_mean_over_its_tokens(tiny, tmp_path):
+    config = tiny()
+    tokens = text_of(config)
+    run = LanguageRun(config, tokens, tmp_path, CPU, LanguageTrainer(tmp_path).place, 1)
+    total = count = 0
+    with torch.no_grad():
+        for number in range(run.batches.evaluations):
+            ids, targets = run.batches.heldout_at(number)
+            chosen = run.model(ids).log_softmax(-1).gather(-1, targets[..., None])
+            total, count = total - float(chosen.sum()), count + chosen.numel()
+    assert run.evaluate() == pytest.approx(total / count, rel=1e-5)
+    assert count == 128
+
+
+def test_stopped_and_resumed_is_bitwise_as_if_nothing_had_happened(tiny, tmp_path):
+    config = tiny(pattern=TopK(3))
+    whole = curve(train(config, tmp_path / "whole"))
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "cut", stopping=lambda: True)
+    (folder,) = (tmp_path / "cut" / "groups").iterdir()
+    assert not list(folder.glob("*.pt"))
+    assert (folder / "epoch-1.safetensors").is_file()
+    # Lines after the last checkpoint are written anew.
+    (metrics,) = tmp_path.glob("cut/runs/*/metrics.jsonl")
+    with open(metrics, "a") as file:
+        file.write('{"epoch": 2, "heldout_loss": 9.9}\n{"epoch": 3, "heldo')
+    assert curve(train(config, tmp_path / "cut")) == whole
+    first, second = (next(tmp_path.glob(f"{name}/runs/*/weights.safetensors")) for name in ("whole", "cut"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_checkpoints_do_not_change_a_run(tiny, tmp_path):
+    config = tiny()
+    assert curve(train(config, tmp_path / "a", checkpoint_seconds=0.0)) == curve(train(config, tmp_path / "b"))
+
+
+def test_finished_runs_are_not_repeated(tiny, tmp_path):
+    directory = train(tiny(), tmp_path)
+    before = (directory.path / "summary.json").stat().st_mtime_ns
+    train(tiny(), tmp_path)
+    assert (directory.path / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_run_that_breaks_is_recorded_as_such(tiny, tmp_path):
+    config = tiny(optimiser={"learning_rate": 1e30, "clip": 1e30})
+    directory = train(config, tmp_path)
+    summary = directory.summary()
+    assert summary["status"] == "diverged"
+    assert summary["diverged_epoch"] >= 1
+    assert directory.metrics()[-1]["heldout_loss"] is None
+
+
+def test_weights_may_be_left_out(tiny, tmp_path):
+    directory = train(tiny(train={"keep_weights": False, "diagnose": 0}), tmp_path)
+    assert not (directory.path / "weights.safetensors").exists()
+    assert "diagnostics" not in directory.metrics()[0]
+
+
+def test_half_precision_trains(tiny, tmp_path):
+    config = tiny(precision="bfloat16", pattern=TopK(3), train={"tokens": 6400}, optimiser={"learning_rate": 0.01})
+    rows = train(config, tmp_path).metrics()
+    assert rows[-1]["heldout_loss"] < rows[0]["heldout_loss"] - 1.0
+
+
+def test_more_than_one_pass_is_refused(tiny, tmp_path):
+    with pytest.raises(ConfigError, match=r"train.tokens is 900000; the training text is too short for one pass"):
+        train(tiny(train={"tokens": 900_000}), tmp_path)
+
+
+def test_another_text_than_planned_is_refused(tiny, tmp_path):
+    with pytest.raises(ConfigError, match=r"text.sha256 is 000000000000\.\.\.; the text is another one now"):
+        train(tiny(text={"sha256": "0" * 64}), tmp_path)
+
+
+def test_byte_pairs_train_too(tiny, tmp_path):
+    config = tiny(text={"tokenizer": "bpe", "vocabulary": 300})
+    assert prepared("", 0.2, "bpe", 300).vocabulary == 300
+    assert train(config, tmp_path).metrics()[0]["heldout_loss"] == pytest.approx(math.log(300), abs=0.2)
+
+
+def test_the_schedule_rises_and_falls(tiny):
+    config = tiny()
+    rates = [rate(config, step) for step in range(config.steps)]
+    assert rates.index(max(rates)) in (1, 2)
+    assert max(rates) == 1.0
+    assert rates[-1] == pytest.approx(0.1)
+    assert all(a >= b for a, b in zip(rates[2:], rates[3:], strict=False))
