@@ -146,21 +146,22 @@ def test_a_mask_of_one_s_own_is_the_truth():
     visible |= torch.eye(13, dtype=torch.bool)
     added = torch.zeros(3, 1, 13, 13).masked_fill(~visible, torch.finfo(torch.float32).min)
     eager = make("llama")(tokens(), attention_mask=added).logits
-    for k, wanted in ((100, eager), (2, None)):
-        model = make("llama", "semfocus_top_k", semfocus={"k": k})
+    for pattern in (TopK(100), TopK(2), Banded(3)):
+        model = make("llama")
+        focus(model, pattern)
         by_boolean = model(tokens(), attention_mask=visible).logits
         torch.testing.assert_close(model(tokens(), attention_mask=added).logits, by_boolean, atol=1e-5, rtol=0)
-        if wanted is not None:
-            torch.testing.assert_close(by_boolean, wanted, atol=1e-5, rtol=0)
+        assert torch.allclose(by_boolean, eager, atol=1e-5) == (pattern == TopK(100))
 
 
-def test_autocast():
+@pytest.mark.parametrize("use_cache", [True, False])  # without a cache, queries come in float32 and values in bfloat16
+def test_autocast(use_cache):
     ids = tokens()
     for pattern in ("semfocus_top_k", "semfocus_full"):
         model = make("llama", pattern, semfocus={"k": 3} if pattern == "semfocus_top_k" else {})
         wanted = model(ids).logits
         with torch.autocast("cpu", torch.bfloat16):
-            out = model(ids, labels=ids)
+            out = model(ids, labels=ids, use_cache=use_cache)
         assert torch.nn.functional.cosine_similarity(out.logits.float().flatten(), wanted.flatten(), dim=0) > 0.99
         out.loss.backward()
 
@@ -179,9 +180,37 @@ def test_compiled():
     torch.testing.assert_close(compiled(tokens()).logits, wanted, atol=1e-5, rtol=0)
 
 
+def test_models_without_masks():
+    sizes = {k: v for k, v in MODELS["bert"][2].items() if k not in ("vocab_size", "pad_token_id")}
+    config = tf.ViTConfig(**sizes, image_size=8, patch_size=2, num_channels=1, attn_implementation="eager")
+    model = tf.ViTModel(config).eval()
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    wanted = model(images).last_hidden_state
+    for k, same in ((17, True), (2, False)):
+        focus(model, TopK(k))
+        assert torch.allclose(model(images).last_hidden_state, wanted, atol=1e-5) == same
+
+
+def test_the_family_of_bart():
+    """One class for self and cross attention, with padding on both sides of it."""
+    config = tf.BartConfig(
+        vocab_size=23, d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=32,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2, attn_implementation="eager",
+    )  # fmt: skip
+    model = tf.BartForConditionalGeneration(config).eval()
+    call = {"input_ids": tokens(), "attention_mask": padding("right"), "decoder_input_ids": tokens()[:, :9]}
+    wanted = model(**call).logits
+    focus(model, TopK(100))
+    torch.testing.assert_close(model(**call).logits, wanted, atol=1e-5, rtol=0)
+    cross = [layer.name.rpartition(".")[2] for layer, _ in focus(model, Banded(3)).left]
+    assert cross == ["encoder_attn", "encoder_attn"]
+    assert model(**call).logits.isfinite().all()
+
+
 def test_every_name_is_registered():
     names = hf.register()
     assert names == [f"semfocus_{stem}" for stem in semfocus.patterns.names()]
-    for name in [*names, "semfocus"]:
+    for name in names:
         assert name in tf.AttentionInterface().valid_keys()
         assert name in tf.AttentionMaskInterface().valid_keys()

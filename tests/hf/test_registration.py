@@ -1,5 +1,6 @@
 """Names, knobs in configs, and mistakes in them."""
 
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import semfocus
 from semfocus import hf, patterns
 from semfocus.hf.attention import attention
 from semfocus.hf.masks import attention_mask
+from semfocus.nn import focus
 
 
 def test_knobs_are_saved_with_the_config(tmp_path):
@@ -97,7 +99,6 @@ def test_a_name_that_transformers_takes_for_its_own():
         ("semfocus_top_k", {"k": 0}, "k is 0; it must be an integer of at least 1"),
         ("semfocus_top_k", 8, "config.semfocus is 8; it must be a dict"),
         ("semfocus_banded", {"width": 2, "global_tokens": 1}, "global_tokens is 1 in banded"),
-        ("semfocus", {"k": 2}, "choose one by name, such as 'semfocus_top_k'"),
     ],
 )
 def test_mistakes_in_the_config_are_named(implementation, knobs, message):
@@ -105,6 +106,12 @@ def test_mistakes_in_the_config_are_named(implementation, knobs, message):
     with pytest.raises(ValueError) as error:
         model(tokens())
     assert message in str(error.value)
+
+
+def test_the_name_that_focus_uses_is_not_for_users():
+    focus(make("llama"), semfocus.TopK(2))
+    with pytest.raises(ValueError, match="choose one by name, such as 'semfocus_top_k'"):
+        make("llama", "semfocus", semfocus={"k": 2})(tokens())
 
 
 def test_positions_mean_nothing_between_two_sequences():
@@ -153,6 +160,16 @@ def test_arguments_are_honoured_or_refused_never_ignored(given, message):
         call(**given)
 
 
+def test_a_mask_is_the_truth_whatever_the_flag():
+    """Some models pass is_causal=False to say that there is a mask. The queries still stand behind the other keys."""
+    banded = Module(is_causal=True)
+    banded.config.semfocus = {"width": 3}
+    mask = (torch.arange(7) <= torch.arange(3, 7)[:, None]).expand(2, 1, 4, 7)
+    _, weights = call(mask, s=7, module=banded, stem="banded", is_causal=False, output_attentions=True)
+    kept = (torch.arange(7) > torch.arange(3, 7)[:, None] - 3) & mask
+    assert torch.equal(weights > 0, kept.expand(2, 4, 4, 7))
+
+
 def test_harmless_arguments_and_none_pass():
     out, weights = call(use_cache=True, position_ids=torch.arange(4), s_aux=None, num_items_in_batch=torch.tensor(3))
     assert out.shape == (2, 4, 4, 8)
@@ -176,6 +193,14 @@ def test_the_mask_holds_what_static_caches_and_prefixes_say():
     assert torch.equal(causal[0, 0], torch.arange(9) <= torch.arange(4)[:, None])
     whole = attention_mask(**{**sizes, "kv_length": 4}, mask_function=prefix)
     assert whole[0, 0, 0].tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("installed", [None, SimpleNamespace(__version__="4.57.1")], ids=["missing", "old"])
+def test_without_transformers_the_error_names_the_extra(monkeypatch, installed):
+    monkeypatch.setitem(sys.modules, "transformers", installed)
+    with pytest.raises(ImportError, match=r"needs transformers 5\.17 or newer.*pip install 'semfocus\[hf\]'"):
+        hf.register()
+    focus(torch.nn.MultiheadAttention(8, 2), semfocus.TopK(2))  # needs none
 
 
 def test_models_of_the_eight_architectures_are_covered():

@@ -18,7 +18,7 @@ def test_the_loss_goes_down(name, pattern):
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-2)
     torch.manual_seed(0)
     losses = []
-    for _ in range(20):
+    for _ in range(40 if name == "t5" else 20):  # T5 divides its logits, and learns more slowly
         loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         optimiser.zero_grad()
         loss.backward()

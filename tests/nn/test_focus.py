@@ -12,6 +12,10 @@ from semfocus import Banded, Full, TopK
 from semfocus.nn import MultiheadAttention, focus, unfocus
 
 WIDTH, LENGTH = 8, 12
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
+]
 
 
 def encoder(layers=2, **options):

@@ -29,10 +29,6 @@ def register() -> list[str]:
 
     Calling it again is harmless and adds what came in between. No existing model changes.
     """
-    transformers = require_transformers()
-    from .attention import attention
-    from .masks import attention_mask
-
     stems = patterns.names()
     for stem in stems:
         word = next((word for word in RESERVED if word in stem), None)
@@ -40,12 +36,19 @@ def register() -> list[str]:
             raise ValueError(
                 f"pattern {stem!r} has {word!r} in its name, which transformers takes for its own; rename the class"
             )
-    implementations: dict[str, Any] = {FOCUSED: attention}
-    implementations |= {PREFIX + stem: partial(attention, stem=stem) for stem in stems}
-    for name, function in implementations.items():
-        transformers.AttentionInterface.register(name, function)
-        transformers.AttentionMaskInterface.register(name, attention_mask)
+    for stem in stems:
+        register_name(PREFIX + stem, stem)
     return [PREFIX + stem for stem in stems]
+
+
+def register_name(name: str, stem: str | None) -> None:
+    """Registers one implementation with its mask function; without the latter a model would lose its causality."""
+    transformers = require_transformers()
+    from .attention import attention
+    from .masks import attention_mask
+
+    transformers.AttentionInterface.register(name, partial(attention, stem=stem))
+    transformers.AttentionMaskInterface.register(name, attention_mask)
 
 
 def require_transformers() -> Any:

@@ -132,11 +132,7 @@ def _check_window(module: nn.Module, window: int | None, attention_mask: Tensor 
 
 
 def _check_pattern(module: nn.Module, pattern: Pattern, seen: Visibility, t: int, s: int) -> None:
-    if pattern.global_tokens:
-        raise ValueError(
-            f"global_tokens is {pattern.global_tokens} in {pattern.label}; Hugging Face models have no extra tokens at "
-            "the end of the sequence: use 0"
-        )
+    check_global_tokens(pattern)
     one_sequence = seen.is_causal or seen.query_offset == s - t
     if follows_positions(pattern) and (is_cross(module) or not one_sequence):
         raise ValueError(
@@ -144,3 +140,11 @@ def _check_pattern(module: nn.Module, pattern: Pattern, seen: Visibility, t: int
             "positions; semfocus.nn.focus(model, pattern) leaves such layers as they are"
         )
     pattern.require(t, s, seen.is_causal, seen.query_offset)
+
+
+def check_global_tokens(pattern: Pattern) -> None:
+    if pattern.global_tokens:
+        raise ValueError(
+            f"global_tokens is {pattern.global_tokens} in {pattern.label}; Hugging Face models have no extra tokens at "
+            "the end of the sequence: use 0"
+        )

@@ -77,7 +77,7 @@ def _check_positions(mask: Tensor, q_offset: int | Tensor, kv_offset: int) -> No
     those are invisible. Under any other mask the queries' positions would be wrong.
     """
     t, s = mask.shape[-2:]
-    first = torch.as_tensor(q_offset, device=mask.device) - kv_offset
+    first = q_offset - kv_offset
     if int(first) + t == s:
         return
     ahead = torch.arange(s, device=mask.device) > torch.arange(t, device=mask.device)[:, None] + first
@@ -98,10 +98,11 @@ class Visibility(NamedTuple):
 
 def visibility(module: Any, mask: Tensor | None, is_causal: bool | None, t: int, s: int) -> Visibility:
     """Reads a mask for t queries and s keys. Where there is one, it is the truth, as in eager attention."""
-    causal = is_causal if is_causal is not None else getattr(module, "is_causal", None)
     if mask is None:
-        return _without_mask(module, causal, t, s)
-    # Behind all other keys, or, if not causal, in the same sequence (or in another: then it means nothing).
+        return _without_mask(module, is_causal if is_causal is not None else getattr(module, "is_causal", None), t, s)
+    # Some models pass is_causal=False since there is a mask; what matters here is where the queries stand: behind all
+    # other keys, or, if not causal, in the same sequence (or in another: then it means nothing).
+    causal = bool(is_causal or getattr(module, "is_causal", False))
     offset = s - t if causal else 0
     if not isinstance(mask, Tensor) or mask.ndim != 4:
         kind = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__

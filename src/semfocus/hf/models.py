@@ -12,9 +12,9 @@ from torch import nn
 
 from ..patterns.base import Pattern
 from ..patterns.full import Full
-from . import FOCUSED, PREFIX, register, require_transformers
+from . import FOCUSED, PREFIX, register_name, require_transformers
 from . import attention as functions
-from .attention import PATTERN, pattern_of
+from .attention import PATTERN, check_global_tokens, pattern_of
 from .reach import is_stranger, uses_interface
 
 #: Where a model remembers its configs and the implementations they had.
@@ -51,12 +51,8 @@ def is_cross(name: str, module: nn.Module) -> bool:
 
 def focus(model: nn.Module, modules: dict[str, nn.Module], picked: set[str], pattern: Pattern) -> None:
     """Gives the picked modules the pattern; the others go on as they were, through the same function."""
-    if pattern.global_tokens:
-        raise ValueError(
-            f"global_tokens is {pattern.global_tokens} in {pattern.label}; Hugging Face models have no extra tokens at "
-            "the end of the sequence: use 0"
-        )
-    register()
+    check_global_tokens(pattern)
+    register_name(FOCUSED, None)
     for name, module in modules.items():
         vars(module)[PATTERN] = pattern if name in picked else _present_pattern(module)
     for top in outermost(model):
@@ -89,7 +85,7 @@ def _present_pattern(module: nn.Module) -> Pattern:
     if PATTERN in vars(module):
         carried: Pattern = vars(module)[PATTERN]
         return carried
-    implementation = module.config._attn_implementation  # type: ignore[union-attr]
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
     if isinstance(implementation, str) and implementation.startswith(PREFIX):
         return pattern_of(module, implementation.removeprefix(PREFIX))
     return Full()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from torch import nn
 
@@ -40,7 +42,7 @@ class Focused:
         return "\n".join(lines)
 
 
-def chosen(layers: Sequence[Layer], wanted: Iterable[int | str] | None, pattern: Pattern) -> Focused:
+def chosen(layers: Sequence[Layer], wanted: Iterable[SupportsIndex | str] | None, pattern: Pattern) -> Focused:
     """Which layers get the pattern: those wanted, by index or name, or all (None) in which it has a meaning.
 
     In cross attention, queries and keys stand in different sequences: there a pattern over positions means nothing.
@@ -65,23 +67,24 @@ def chosen(layers: Sequence[Layer], wanted: Iterable[int | str] | None, pattern:
     )
 
 
-def _listed(wanted: Iterable[int | str]) -> list[int | str]:
+def _listed(wanted: Iterable[SupportsIndex | str]) -> list[SupportsIndex | str]:
     if isinstance(wanted, str) or not isinstance(wanted, Iterable):
         raise ValueError(f"layers is {wanted!r}; it must be a list of indices or names, such as [0, 1]")
     return list(wanted)
 
 
-def _index(choice: int | str, layers: Sequence[Layer]) -> int:
+def _index(choice: SupportsIndex | str, layers: Sequence[Layer]) -> int:
     if isinstance(choice, str):
         names = {layer.name: layer.index for layer in layers}
         if choice not in names:
             raise ValueError(f"layers names {choice!r}; {suggestion(choice, names)}")
         return names[choice]
-    if isinstance(choice, bool) or not isinstance(choice, int):
+    if isinstance(choice, bool) or not isinstance(choice, SupportsIndex):
         raise ValueError(f"layers holds {choice!r}; it must hold indices from 0 to {len(layers) - 1}, or names")
-    if not 0 <= choice < len(layers):
-        raise ValueError(f"layers holds {choice}; this model's attention layers are 0 to {len(layers) - 1}")
-    return choice
+    index = operator.index(choice)
+    if not 0 <= index < len(layers):
+        raise ValueError(f"layers holds {index}; this model's attention layers are 0 to {len(layers) - 1}")
+    return index
 
 
 def described(modules: dict[str, nn.Module], cross: set[str]) -> list[Layer]:

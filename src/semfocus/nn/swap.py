@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from .layers import Focused, chosen, described
 WAS = "_semfocus_was"
 
 
-def focus(model: nn.Module, pattern: Pattern, layers: Iterable[int | str] | None = None) -> Focused:
+def focus(model: nn.Module, pattern: Pattern, layers: Iterable[SupportsIndex | str] | None = None) -> Focused:
     """Gives the model's attention layers a pattern, in place; the weights stay the very same parameters.
 
     Knows ``torch.nn.MultiheadAttention`` anywhere in a model (so ``nn.TransformerEncoder`` and ``nn.Transformer`` too)
@@ -36,10 +37,9 @@ def focus(model: nn.Module, pattern: Pattern, layers: Iterable[int | str] | None
         raise ValueError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
     if not isinstance(pattern, Pattern):
         raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
-    ours = {name: m for name, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)}
     theirs = models.attention_modules(model)
     cross = {name for name, m in theirs.items() if models.is_cross(name, m)} | _cross_attention(model)
-    modules = {name: m for name, m in model.named_modules() if name in ours or name in theirs}
+    modules = {n: m for n, m in model.named_modules() if n in theirs or isinstance(m, nn.MultiheadAttention)}
     if not modules:
         raise ValueError(
             f"{type(model).__name__} has no attention that focus knows: torch.nn.MultiheadAttention, or a Hugging Face "
@@ -47,15 +47,15 @@ def focus(model: nn.Module, pattern: Pattern, layers: Iterable[int | str] | None
         )
     result = chosen(described(modules, cross), layers, pattern)
     picked = {layer.name: modules[layer.name] for layer in result.changed}
-    for name, module in picked.items():  # first all checks, then all changes
+    ours = [m for m in picked.values() if isinstance(m, nn.MultiheadAttention)]
+    for name, module in picked.items():  # first everything that may refuse, then the changes
         if isinstance(module, nn.MultiheadAttention):
             _check(name, module, pattern)
-    for module in picked.values():
-        if isinstance(module, nn.MultiheadAttention):
-            _swap(module, pattern)
+    if len(ours) < len(picked):
+        models.focus(model, theirs, set(picked) & set(theirs), pattern)
+    for module in ours:
+        _swap(module, pattern)
     _stop_nested_tensors(model)
-    if any(name in theirs for name in picked):
-        models.focus(model, theirs, {name for name in picked if name in theirs}, pattern)
     return result
 
 
@@ -100,9 +100,8 @@ def _cross_attention(model: nn.Module) -> set[str]:
 
 def _stop_nested_tensors(model: nn.Module) -> None:
     """An encoder in evaluation turns padded input into nested tensors, for its fused layers alone."""
-    for encoder in model.modules():
-        if isinstance(encoder, nn.TransformerEncoder) and any(
-            isinstance(m, MultiheadAttention) for m in encoder.modules()
-        ):
+    encoders = [module for module in model.modules() if isinstance(module, nn.TransformerEncoder)]
+    for encoder in encoders:
+        if any(isinstance(module, MultiheadAttention) for module in encoder.modules()):
             vars(encoder).setdefault(WAS, encoder.use_nested_tensor)
             encoder.use_nested_tensor = False
