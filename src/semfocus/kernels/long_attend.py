@@ -118,7 +118,8 @@ def attend_to_best(
     q_strides, k_strides, v_strides, out_strides,
     queries, middle, heads, groups, scale, first_block, splits, budget, steps,
     BLOCK_M: tl.constexpr, ROOM: tl.constexpr, ENTRIES: tl.constexpr, CANDIDATES: tl.constexpr,
-    CHUNK: tl.constexpr, KEPT: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
+    CHUNK: tl.constexpr, VALUES: tl.constexpr, KEPT: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """indices and weights (leads, queries, budget): the kept keys and their weights; -1 and 0 where there are fewer."""
     local = tl.program_id(0)
@@ -172,7 +173,7 @@ def attend_to_best(
         tl.store(weights + at + room, tl.zeros((KEPT,), tl.float32), mask=missing)
         tl.debug_barrier()
         acc = weighted_values(
-            v, indices + at, weights + at, tl.minimum(total, budget), v_strides[3], CHUNK, WIDTH, BLOCK_D
+            v, indices + at, weights + at, tl.minimum(total, budget), v_strides[3], VALUES, WIDTH, BLOCK_D
         )
         width = tl.arange(0, BLOCK_D)
         tl.store(out + row * out_strides[3] + width, acc.to(out.dtype.element_ty), mask=width < WIDTH)

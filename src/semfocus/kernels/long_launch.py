@@ -13,7 +13,7 @@ from torch import Tensor
 from . import WIDEST_HEAD, launch
 from .launch import Options, rows_contiguous, sizes
 from .long_attend import attend_to_best, gather_queries
-from .long_lists import count_choices, gather_keys, mark_kept, place_choices, sum_surplus
+from .long_lists import gather_keys, mark_kept, sum_surplus
 from .long_search import bounds, candidates, group_maxima, search_again
 
 TILE_KEYS, LISTS = 128, 4
@@ -23,8 +23,8 @@ WORKSPACE = 2**29
 PROGRAMS = 512
 #: The bound is the K-th largest of at least this many times K group maxima.
 GROUPS_PER_KEPT = 4
-#: The bound comes from every so many-th tile of keys.
-SAMPLING = 2
+#: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
+SAMPLING = ((4, 1024), (2, 128), (1, 0))
 #: Choices of a key that one program sums up.
 LIST_LIMIT = 256
 #: From this many keys per kept key on, the backward pass gathers instead of multiplying tiles.
@@ -41,6 +41,7 @@ class Plan:
     splits: int
     room: int  # words in a list
     candidates: int
+    expected: int  # candidates, where keys are independent
 
     @property
     def bytes_per_row(self) -> int:
@@ -48,17 +49,18 @@ class Plan:
         return 4 * self.segments * TILE_KEYS + 4 + lists * (8 * self.room + 8) + 8 * self.candidates
 
 
-def plan(leads: int, queries: int, keys: int, budget: int, sampling: int = 0) -> Plan:
-    sampling = sampling or SAMPLING
+def plan(leads: int, queries: int, keys: int, budget: int) -> Plan:
+    sampling = next(step for step, ratio in SAMPLING if keys >= ratio * budget)
     block_m = min(64, max(16, triton.next_power_of_2(queries)))
     tiles, blocks = triton.cdiv(keys, TILE_KEYS), leads * triton.cdiv(queries, block_m)
     share = triton.cdiv(PROGRAMS, blocks)  # programs a block of queries may have to itself
     segments = min(tiles, max(triton.cdiv(GROUPS_PER_KEPT * budget, TILE_KEYS), min(share, 32)))
     splits = min(tiles, share, 16)
-    expected = sampling * budget / (LISTS * splits)
-    room = triton.next_power_of_2(max(budget, math.ceil(expected + 6 * math.sqrt(expected * sampling)) + 8))
-    most = triton.next_power_of_2(max(64, 2 * sampling * budget))
-    return Plan(block_m, segments, segments * sampling, splits, room, most)
+    # Lists and candidates are sized for six deviations above what independent keys give.
+    listed, spread = sampling * budget / (LISTS * splits), math.sqrt(budget) * sampling
+    room = triton.next_power_of_2(max(budget, math.ceil(listed + 6 * math.sqrt(listed * sampling)) + 8))
+    most = triton.next_power_of_2(math.ceil(1.5 * sampling * budget + 6 * spread) + 16)
+    return Plan(block_m, segments, segments * sampling, splits, room, most, sampling * budget)
 
 
 def signed(q: Tensor, options: Options) -> Tensor:
@@ -128,15 +130,14 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
             CANDIDATES=p.candidates, ROOM=p.room, ALL_LISTS=triton.next_power_of_2(p.splits * LISTS), **seen,
             num_warps=4, num_stages=1,
         )  # fmt: skip
-        chunk, warps = _gather_shape(p.candidates, shape["BLOCK_D"])
-        warps = max(warps, min(8, p.candidates // 512))
         attend_to_best[(here * p.block_m,)](
             q, k, v, scales, work.lists, work.used, work.columns, work.scores, into, lse, indices, weights,
             q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4],
             queries, *counts[2:], options.scale, first, p.splits, options.budget, steps,
             BLOCK_M=p.block_m, ROOM=p.room, ENTRIES=triton.next_power_of_2(p.splits * LISTS * p.room),
-            CANDIDATES=p.candidates, CHUNK=chunk, KEPT=triton.next_power_of_2(options.budget),
-            SCALED=options.scales is not None, num_warps=warps, **shape,
+            CANDIDATES=p.candidates, KEPT=triton.next_power_of_2(options.budget), CHUNK=chunk_of(p.expected, width),
+            VALUES=chunk_of(options.budget, width), SCALED=options.scales is not None,
+            num_warps=max(1, min(8, p.candidates // 512)), **shape,
         )  # fmt: skip
     return out, lse, indices, weights
 
@@ -179,10 +180,9 @@ def _bounds(
     )  # fmt: skip
 
 
-def _gather_shape(slots: int, width: int) -> tuple[int, int]:
-    """Rows to gather at once, and warps: 64 numbers to a thread at most."""
-    chunk = min(slots, max(16, 4096 // width))
-    return chunk, max(1, min(8, chunk * width // 2048))
+def chunk_of(rows: int, width: int) -> int:
+    """Rows to gather at once: about as many as there are, but no more than 64 numbers to a thread of one warp."""
+    return max(8, min(triton.next_power_of_2(max(rows, 1)), 2048 // max(16, triton.next_power_of_2(width))))
 
 
 def empty_results(q: Tensor, budget: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -234,46 +234,35 @@ def _sparse_backward(
     }
     scales = q if options.scales is None else options.scales
     d_scores = torch.empty_like(weights)
-    chunk, warps = _gather_shape(triton.next_power_of_2(budget), flags["BLOCK_D"])
     gather_queries[(q.shape[:4].numel(),)](
         k, v, out, d_out, scales, indices, weights, dq, d_scores,
         k.stride()[:4], v.stride()[:4], out.stride()[:4], d_out.stride()[:4], dq.stride()[:4],
-        queries, middle, heads, groups, options.scale, budget, CHUNK=chunk, num_warps=warps, **flags,
+        queries, middle, heads, groups, options.scale, budget, CHUNK=chunk_of(budget, width), num_warps=1, **flags,
     )  # fmt: skip
     order, ends = sorted_choices(indices, k.shape[:3].numel(), keys)
-    choices = order.shape[1]
-    begins = torch.nn.functional.pad(ends[:, :-1], (1, 0))
-    surplus = ((ends - begins - 1).clamp(min=0) // LIST_LIMIT).flatten().cumsum(0, dtype=torch.int32)
+    lengths = ends.diff(prepend=ends.new_zeros(1))
+    surplus = ((lengths - 1).clamp(min=0) // LIST_LIMIT).cumsum(0)
     pieces = max(1, order.numel() // LIST_LIMIT)
     partial = q.new_empty((pieces, 2, flags["BLOCK_D"]), dtype=torch.float32)
     sides = (q, d_out, weights, d_scores, scales, order, ends, surplus, partial)
     strides = (q.stride()[:4], d_out.stride()[:4])
-    counts = (queries, keys, middle, heads, groups, options.scale, budget, choices)
-    chunk, warps = _gather_shape(64, flags["BLOCK_D"])
+    counts = (queries, keys, middle, heads, groups, options.scale, budget)
     sum_surplus[(pieces,)](
-        *sides, *strides, *counts, ends.numel(), (ends.numel() + 1).bit_length(),
-        LIMIT=LIST_LIMIT, CHUNK=chunk, num_warps=warps, **flags,
+        *sides, *strides, *counts, len(ends), (len(ends) + 1).bit_length(),
+        LIMIT=LIST_LIMIT, CHUNK=chunk_of(64, width), num_warps=1, **flags,
     )  # fmt: skip
-    expected = triton.next_power_of_2(max(1, choices // keys))
-    chunk, warps = _gather_shape(max(16, min(64, expected)), flags["BLOCK_D"])
-    gather_keys[(ends.numel(),)](
+    average = order.numel() // len(ends)
+    gather_keys[(len(ends),)](
         *sides, dk, dv, *strides, dk.stride()[:4], dv.stride()[:4], *counts,
-        LIMIT=LIST_LIMIT, CHUNK=chunk, num_warps=warps, **flags,
+        LIMIT=LIST_LIMIT, CHUNK=chunk_of(average, width), num_warps=1, **flags,
     )  # fmt: skip
 
 
 def sorted_choices(indices: Tensor, key_heads: int, keys: int) -> tuple[Tensor, Tensor]:
-    """order (key heads, choices): choices by key, each list in order; ends (key heads, keys): where each list ends."""
-    choices = indices.numel() // key_heads
-    budget = indices.shape[-1]
-    tile = 128
-    blocks = max(1, min(4 * budget, choices // 4096))
-    per_block = triton.cdiv(triton.cdiv(choices, blocks), tile) * tile
-    counts = indices.new_zeros((key_heads, keys, blocks))
-    grid = (key_heads * blocks,)
-    count_choices[grid](indices, counts, choices, keys, blocks, per_block, TILE=tile)
-    running = counts.view(key_heads, -1).cumsum(1, dtype=torch.int32)
-    starts = running - counts.view(key_heads, -1)
-    order = indices.new_empty((key_heads, choices))
-    place_choices[grid](indices, starts, order, choices, keys, blocks, per_block, TILE=tile, num_warps=8)
-    return order, running.view(key_heads, keys, blocks)[..., -1].contiguous()
+    """order: all choices by (key head, key), equals in order; ends (key heads * keys): where each key's list ends."""
+    last = key_heads * keys
+    wide = torch.int64 if last >= 2**31 else torch.int32
+    heads = torch.arange(0, last, keys, dtype=wide, device=indices.device)[:, None]
+    flat = indices.view(key_heads, -1).to(wide)
+    places, order = torch.sort(torch.where(flat < 0, last, flat + heads).flatten(), stable=True)
+    return order, torch.searchsorted(places, torch.arange(1, last + 1, dtype=wide, device=indices.device))

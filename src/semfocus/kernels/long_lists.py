@@ -2,9 +2,8 @@
 
     dk_j = scale * sum over the queries i that keep j of ds_ij q_i         dv_j = the same sum of w_ij do_i
 
-A choice is numbered (query head of the group, query, slot). The lists are a stable counting sort of the choices by key:
-counts per (key, block of choices), their running sum, then each block writes its own choices in order. No sum depends
-on the order in which programs run.
+A choice is numbered (lead, query, slot). The lists are a stable sort of all choices by key, so no sum depends on the
+order in which programs run. A list of popular keys is cut into pieces, which are summed up side by side.
 """
 
 import triton
@@ -15,54 +14,8 @@ from .tiles import place
 
 
 @triton.jit
-def count_choices(
-    indices, counts, choices, keys, blocks, per_block, TILE: tl.constexpr
-):  # fmt: skip
-    """counts (key heads, keys, blocks), zero before: how many choices of a block fall on a key."""
-    shared = (tl.program_id(0) // blocks).to(tl.int64)
-    block = tl.program_id(0) % blocks
-    indices += shared * choices
-    counts += shared * keys * blocks + block
-    end = tl.minimum((block + 1) * per_block, choices)
-    for start in range(block * per_block, end, TILE):
-        choice = start + tl.arange(0, TILE)
-        key = tl.load(indices + choice, mask=choice < end, other=-1)
-        tl.atomic_add(counts + key.to(tl.int64) * blocks, 1, mask=key >= 0)
-
-
-@triton.jit
-def place_choices(
-    indices, starts, order, choices, keys, blocks, per_block, TILE: tl.constexpr
-):  # fmt: skip
-    """order (key heads, choices): the choices sorted by key. ``starts`` (as counts) is advanced."""
-    shared = (tl.program_id(0) // blocks).to(tl.int64)
-    block = tl.program_id(0) % blocks
-    indices += shared * choices
-    order += shared * choices
-    starts += shared * keys * blocks + block
-    end = tl.minimum((block + 1) * per_block, choices)
-    place_in_tile = tl.arange(0, TILE)
-    for start in range(block * per_block, end, TILE):
-        choice = start + place_in_tile
-        key = tl.load(indices + choice, mask=choice < end, other=-1)
-        there = key >= 0
-        # The keys again, the other way round: cheaper than turning the block.
-        others = tl.load(indices + choice[None, :], mask=choice[None, :] < end, other=-2)
-        same = key[:, None] == others  # (TILE, TILE)
-        earlier = tl.sum((same & (place_in_tile[None, :] < place_in_tile[:, None])).to(tl.int32), 1)
-        later = tl.sum((same & (place_in_tile[None, :] > place_in_tile[:, None])).to(tl.int32), 1)
-        at = starts + key.to(tl.int64) * blocks
-        to = tl.load(at, mask=there, other=0) + earlier
-        tl.debug_barrier()  # all have read before one writes
-        tl.store(order + to, choice, mask=there)
-        tl.store(at, to + 1, mask=there & (later == 0))
-        tl.debug_barrier()
-
-
-@triton.jit
 def sums_over(
-    q, d_out, weights, d_scores, scales, order, begin, end, lead, q_strides, d_out_strides,
-    queries, scale, budget,
+    q, d_out, weights, d_scores, scales, order, begin, end, lead, q_strides, d_out_strides, queries, scale, budget,
     CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """(BLOCK_D,) twice: the sums for dk and dv over some of a key's choices. ``lead`` is the group's first head."""
@@ -73,7 +26,7 @@ def sums_over(
         there = slot < end
         choice = tl.load(order + slot, mask=there, other=0)
         row = choice // budget
-        member = row // queries  # of the group
+        member = row // queries - lead  # of the group
         query = row % queries
         change = tl.load(d_scores + choice, mask=there, other=0.0)
         weight = tl.load(weights + choice, mask=there, other=0.0)
@@ -81,8 +34,8 @@ def sums_over(
             change *= tl.load(scales + lead + member, mask=there, other=0.0)
         else:
             change *= scale
-        q_at = member.to(tl.int64) * q_strides[2] + query.to(tl.int64) * q_strides[3]
-        d_at = member.to(tl.int64) * d_out_strides[2] + query.to(tl.int64) * d_out_strides[3]
+        q_at = member * q_strides[2] + query * q_strides[3]
+        d_at = member * d_out_strides[2] + query * d_out_strides[3]
         dk += tl.sum(change[:, None] * gathered(q, q_at, there, 1, WIDTH, BLOCK_D), 0)
         dv += tl.sum(weight[:, None] * gathered(d_out, d_at, there, 1, WIDTH, BLOCK_D), 0)
     return dk, dv
@@ -90,8 +43,8 @@ def sums_over(
 
 @triton.jit
 def sum_surplus(
-    q, d_out, weights, d_scores, scales, order, ends, surplus, partial,
-    q_strides, d_out_strides, queries, keys, middle, heads, groups, scale, budget, choices, all_keys, steps,
+    q, d_out, weights, d_scores, scales, order, ends, surplus, partial, q_strides, d_out_strides,
+    queries, keys, middle, heads, groups, scale, budget, all_keys, steps,
     LIMIT: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """partial (pieces, 2, BLOCK_D): sums over what lists hold beyond their first LIMIT choices, LIMIT at a time.
@@ -104,24 +57,20 @@ def sum_surplus(
         at = before + all_keys
         for _ in range(steps):  # the first key whose running sum exceeds the piece
             half = (before + at) >> 1
-            beyond = tl.load(surplus + tl.maximum(half, 0)) > piece
             inside = half > before
+            beyond = tl.load(surplus + tl.maximum(half, 0)) > piece
             at = tl.where(inside & beyond, half, at)
             before = tl.where(inside & (beyond == 0), half, before)
-        first_piece = tl.load(surplus + tl.maximum(at - 1, 0)) * (at > 0).to(tl.int32)
-        shared = at // keys
-        key = at % keys
-        begin = tl.load(ends + tl.maximum(at - 1, 0)) * (key > 0).to(tl.int32)
-        begin += (piece - first_piece + 1) * LIMIT
+        first_piece = tl.load(surplus + at - 1, mask=at > 0, other=0)
+        begin = tl.load(ends + at - 1, mask=at > 0, other=0) + (piece - first_piece + 1) * LIMIT
         end = tl.minimum(begin + LIMIT, tl.load(ends + at))
-        lead = shared * groups
-        base = shared.to(tl.int64) * choices
+        lead = at // keys * groups
         dk, dv = sums_over(
             q + place(q_strides, lead, middle, heads, 1), d_out + place(d_out_strides, lead, middle, heads, 1),
-            weights + base, d_scores + base, scales, order + base, begin, end, lead, q_strides, d_out_strides,
-            queries, scale, budget, CHUNK, WIDTH, BLOCK_D, SCALED,
+            weights, d_scores, scales, order, begin, end, lead, q_strides, d_out_strides, queries, scale, budget,
+            CHUNK, WIDTH, BLOCK_D, SCALED,
         )  # fmt: skip
-        to = partial + piece.to(tl.int64) * 2 * BLOCK_D + tl.arange(0, BLOCK_D)
+        to = partial + piece.to(tl.int64) * (2 * BLOCK_D) + tl.arange(0, BLOCK_D)
         tl.store(to, dk)
         tl.store(to + BLOCK_D, dv)
 
@@ -129,26 +78,23 @@ def sum_surplus(
 @triton.jit
 def gather_keys(
     q, d_out, weights, d_scores, scales, order, ends, surplus, partial, dk, dv,
-    q_strides, d_out_strides, dk_strides, dv_strides,
-    queries, keys, middle, heads, groups, scale, budget, choices,
+    q_strides, d_out_strides, dk_strides, dv_strides, queries, keys, middle, heads, groups, scale, budget,
     LIMIT: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of one key. ``ends`` (key heads * keys): where its list ends within the order of its head."""
+    """dk and dv of one key. ``ends`` (key heads * keys): where its list ends in ``order``."""
     at = tl.program_id(0)
     shared = at // keys
     key = at % keys
-    begin = tl.load(ends + tl.maximum(at - 1, 0)) * (key > 0).to(tl.int32)
+    begin = tl.load(ends + at - 1, mask=at > 0, other=0)
     end = tl.minimum(begin + LIMIT, tl.load(ends + at))
     lead = shared * groups
-    base = shared.to(tl.int64) * choices
     dk_row, dv_row = sums_over(
         q + place(q_strides, lead, middle, heads, 1), d_out + place(d_out_strides, lead, middle, heads, 1),
-        weights + base, d_scores + base, scales, order + base, begin, end, lead, q_strides, d_out_strides,
-        queries, scale, budget, CHUNK, WIDTH, BLOCK_D, SCALED,
+        weights, d_scores, scales, order, begin, end, lead, q_strides, d_out_strides, queries, scale, budget,
+        CHUNK, WIDTH, BLOCK_D, SCALED,
     )  # fmt: skip
     width = tl.arange(0, BLOCK_D)
-    first_piece = tl.load(surplus + tl.maximum(at - 1, 0)) * (at > 0).to(tl.int32)
-    for piece in range(first_piece, tl.load(surplus + at)):
+    for piece in range(tl.load(surplus + at - 1, mask=at > 0, other=0), tl.load(surplus + at)):
         more = partial + (width.to(tl.int64) * 0 + piece) * (2 * BLOCK_D) + width
         dk_row += tl.load(more)
         dv_row += tl.load(more + BLOCK_D)

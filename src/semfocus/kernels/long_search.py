@@ -10,11 +10,14 @@
 Scores are compared as they leave the matrix product: the queries carry the sign of the scale, and its size comes later.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
 from .tiles import IMAGE_OF_INFINITY, IMAGE_OF_MINUS_INFINITY, LEAST, MAGNITUDE, load_rows, place, seen_keys
 
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 #: Keys of a tile, and lists of a row: a thread of a matrix product holds columns 8 j + 2 i and 8 j + 2 i + 1.
 TILE_KEYS = tl.constexpr(128)
 LISTS = tl.constexpr(4)
@@ -125,15 +128,14 @@ def bounds(
         for _ in range(1, budget):
             limit = tl.max(tl.where(values < limit[:, None], values, -float("inf")), 1)
     else:
-        low = tl.full((ROWS,), IMAGE_OF_MINUS_INFINITY, tl.int32)
-        high = tl.full((ROWS,), IMAGE_OF_INFINITY, tl.int32)
-        for _ in range(20):  # the lower end is a bound at any moment
-            mean = (low & high) + ((low ^ high) >> 1)
-            limit = (mean ^ ((mean >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
-            enough = tl.sum((values >= limit[:, None]).to(tl.int32), 1) >= budget
-            low = tl.where(enough, mean, low)
-            high = tl.where(enough, high, mean)
-        limit = (low ^ ((low >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+        # The lower end is a bound at any moment; twelve halvings leave hardly a score between it and the best one.
+        limit = tl.min(tl.where(values > -float("inf"), values, float("inf")), 1)
+        limit = tl.where(tl.sum((values > -float("inf")).to(tl.int32), 1) >= budget, limit, -float("inf"))
+        width = tl.where(limit > -float("inf"), tl.max(values, 1) - limit, 0.0)
+        for _ in range(12):
+            width = width * 0.5
+            enough = tl.sum((values >= (limit + width)[:, None]).to(tl.int32), 1) >= budget
+            limit = tl.where(enough, limit + width, limit)
     if HALVED:
         blocks = tl.cdiv(queries, BLOCK_M)
         lead = (first_block + block) // blocks
@@ -162,11 +164,23 @@ def ones_in(word):
 
 
 @triton.jit
+def store_apart(pointers, values, mask):
+    """Stores int64 values where the threads hold them. ``tl.store`` would first exchange them between threads."""
+    if INTERPRETED:
+        tl.store(pointers, values, mask=mask)
+    else:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.s32 p, $3, 0; @p st.global.b64 [$1], $2; mov.u32 $0, 0; }",
+            "=r,l,l,r", [pointers.to(tl.int64), values, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def append(lists, used, total, words, tile, valid, ROOM: tl.constexpr):
     """Appends a tile's words that are not zero. ``lists`` points to each list's beginning."""
     some = (words != 0) & valid
     entry = ((used.to(tl.int64) * 0 + tile) << 32) | words.to(tl.uint32, bitcast=True).to(tl.int64)
-    tl.store(lists + used, entry, mask=some & (used < ROOM))
+    store_apart(lists + used, entry, some & (used < ROOM))
     return used + some.to(tl.int32), total + tl.where(some, ones_in(words), 0)
 
 
