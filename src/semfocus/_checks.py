@@ -11,7 +11,7 @@ from .patterns.base import Pattern
 from .registry import suggestion
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-IMPLEMENTATIONS = ("auto", "reference", "chunked", "sdpa", "fused")
+IMPLEMENTATIONS = ("auto", "reference", "chunked", "gathered", "windows", "sdpa", "fused")
 
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import chunked, kernels, reference
+from . import chunked, gathered, kernels, reference, windows
 from ._checks import check_inputs, check_mask, check_options
 from .patterns.base import Pattern, whole_number
 from .patterns.full import Full
@@ -18,6 +18,9 @@ from .reference import Problem
 
 #: From this many scores on, "auto" computes a few query rows at a time.
 CHUNK_FROM = {"cpu": 2**25, "cuda": 2**29}
+#: From this many keys on, and this many per kept key, gathering the kept keys and windows pay on a CPU.
+GATHER_FROM_KEYS, GATHER_FROM_RATIO = 512, 8
+WINDOW_FROM_KEYS, WINDOW_FROM_RATIO = 256, 2
 
 
 @overload
@@ -87,8 +90,9 @@ def attention(
         enable_gqa: grouped-query attention.
         query_offset: position of the first query among the keys: s - t when decoding with a cache.
         generator: source of randomness for dropout and random patterns; PyTorch's default one if None.
-        implementation: "auto", "reference" (the oracle), "chunked" (O(chunk x s) memory), "sdpa" (``Full`` only) or
-            "fused" (Triton, on a GPU: ``Full`` and ``TopK``; once differentiable).
+        implementation: "auto", "reference" (the oracle), "chunked" (O(chunk x s) memory), "gathered" (remembers the
+            kept keys only), "windows" (``Banded`` and ``BlockLocal`` in O(t w)), "sdpa" (``Full`` only) or "fused"
+            (Triton, on a GPU: ``Full``, ``TopK``, windows). The last four are once differentiable.
         return_weights: return (output, weights); weights (..., heads, t, s) are those before dropout.
 
     Returns:
@@ -191,14 +195,16 @@ def explain(
     says = {
         "sdpa": "PyTorch's fused attention computes the same",
         "fused": "selects and attends on chip" if kernels.pays(problem) else "not the fastest here",
+        "windows": "a block of queries against the keys of their windows",
+        "gathered": "remembers the kept keys only",
         "chunked": f"saves memory from {limit:,} scores on, here are {_scores(problem):,}",
         "reference": "the plain one",
     }
-    cannot = {"sdpa": sdpa_cannot(problem, return_weights), "fused": kernels.cannot(problem, return_weights)}
     reasons = {}
     for name, words in says.items():
-        if cannot.get(name):
-            reasons[name] = f"cannot serve: {cannot[name]}"
+        why_not = why_cannot(name, problem, return_weights)
+        if why_not:
+            reasons[name] = f"cannot serve: {why_not}"
         else:
             reasons[name] = f"chosen: {words}" if name == choice else f"can serve: {words}"
     return Explanation(choice, reasons)
@@ -216,10 +222,17 @@ def attend(problem: Problem, implementation: str = "auto", with_weights: bool = 
         return reference.attend(problem)
     if implementation == "chunked":
         return chunked.attend(problem, with_weights=with_weights)
-    reason = (kernels.cannot if implementation == "fused" else sdpa_cannot)(problem, with_weights)
+    reason = why_cannot(implementation, problem, with_weights)
     if reason:
         raise ValueError(f"implementation is {implementation!r}; it cannot serve here: {reason}. Use 'auto'")
-    return (_fused if implementation == "fused" else _sdpa)(problem), None
+    serve = {"sdpa": _sdpa, "fused": _fused, "windows": windows.attend, "gathered": gathered.attend}
+    return serve[implementation](problem), None
+
+
+def why_cannot(implementation: str, problem: Problem, with_weights: bool) -> str | None:
+    """Why an implementation cannot serve, or None if it can. The reference and its chunks always can."""
+    asks = {"sdpa": sdpa_cannot, "fused": kernels.cannot, "windows": windows.cannot, "gathered": gathered.cannot}
+    return asks[implementation](problem, with_weights) if implementation in asks else None
 
 
 def choose(problem: Problem, with_weights: bool) -> str:
@@ -230,13 +243,20 @@ def choose(problem: Problem, with_weights: bool) -> str:
         return "sdpa"
     if fused:
         return "fused"
+    budget, keys = problem.pattern.budget, problem.k.shape[-2]
+    # Both look at numbers on their way, which a GPU would wait for and a compiler cannot.
+    if budget and problem.q.device.type == "cpu" and not torch.compiler.is_compiling():
+        if keys >= max(WINDOW_FROM_KEYS, WINDOW_FROM_RATIO * budget) and not windows.cannot(problem, with_weights):
+            return "windows"
+        if keys >= max(GATHER_FROM_KEYS, GATHER_FROM_RATIO * budget) and not gathered.cannot(problem, with_weights):
+            return "gathered"
     return "chunked" if _scores(problem) >= CHUNK_FROM.get(problem.q.device.type, CHUNK_FROM["cpu"]) else "reference"
 
 
 def _fused(problem: Problem) -> Tensor:
     from .kernels import long_rows, short_rows  # import Triton
 
-    return (long_rows if kernels.is_long(problem) else short_rows).attend(problem)
+    return long_rows.attend(problem) if kernels.is_long(problem) else short_rows.attend(problem)
 
 
 def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:

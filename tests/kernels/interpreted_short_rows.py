@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_oracle import check, run
 
-from semfocus import Full, ModelConfig, TopK, Transformer, attention, kernels, reference
+from semfocus import Banded, BlockLocal, Full, ModelConfig, TopK, Transformer, attention, kernels, reference
 from semfocus.kernels import launch
 from semfocus.model.transformer import run_block
 from semfocus.randomness import Noise
@@ -26,7 +26,7 @@ def poisoned(monkeypatch):
         return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(-1)
 
     monkeypatch.setattr(torch.Tensor, "new_empty", empty)
-    monkeypatch.setattr(torch, "empty_like", lambda x: empty(x, x.shape))
+    monkeypatch.setattr(torch, "empty_like", lambda x, memory_format=None, **o: empty(x, x.shape, **o))
 
 
 @pytest.fixture(params=["highest", "high"])
@@ -58,6 +58,23 @@ def test_output_and_gradients(pattern, t, s, precision):
 @pytest.mark.parametrize("offset", [-3, 9])
 def test_causal(pattern, offset):
     check(*draw(pattern, 24, 33, is_causal=True, query_offset=offset, dropout_p=0.1))
+
+
+WINDOWS = [Banded(5), BlockLocal(40), Banded(4, global_tokens=2), BlockLocal(7, global_tokens=1)]
+
+
+@pytest.mark.parametrize("pattern", WINDOWS, ids=lambda p: p.label)
+@pytest.mark.parametrize(("padded", "precision"), [(False, "highest"), (True, "high")], indirect=["precision"])
+def test_windows(pattern, padded, precision):
+    mask = torch.rand(1, 1, 1, 70, generator=torch.Generator().manual_seed(0)) < 0.7 if padded else None
+    check(*draw(pattern, 70, 70, lead=(1,), heads=1, mask=mask, dropout_p=0.2))
+
+
+@pytest.mark.parametrize("pattern", WINDOWS[:2], ids=lambda p: p.label)
+@pytest.mark.parametrize(("t", "s", "offset"), [(70, 70, 0), (20, 70, 50), (40, 24, -7)])
+def test_causal_windows(pattern, t, s, offset):
+    mask = torch.rand(1, 1, 1, s, generator=torch.Generator().manual_seed(0)) < 0.7
+    check(*draw(pattern, t, s, lead=(1,), mask=mask, heads=2, kv_heads=1, is_causal=True, query_offset=offset))
 
 
 @pytest.mark.parametrize("pattern", [Full(), TopK(3), TopK(9)], ids=lambda p: p.label)
@@ -130,11 +147,12 @@ def test_second_derivatives_are_refused():
 def test_a_population_uses_it_compiled_too(monkeypatch, precision):
     """The packed form: q, k, v and their gradients in one tensor, members with different patterns."""
     config = ModelConfig(vocabulary=2, classes=2, width=16, mlp_width=16, blocks=1, heads=2, dropout=0.1)
-    tokens = torch.randint(0, 3, (2, 3, 37), generator=torch.Generator().manual_seed(0))  # 2 is padding
+    tokens = torch.randint(0, 3, (3, 3, 37), generator=torch.Generator().manual_seed(0))  # 2 is padding
     results = []
     for mode in ("reference", "fused", "compiled"):
         monkeypatch.setattr(kernels, "pays", lambda p, mode=mode: mode != "reference")
-        model = Transformer([config, config], [Full(), TopK(37)], seeds=[0, 1]).train()
+        patterns = [Full(), TopK(37), Banded(5)]
+        model = Transformer([config] * 3, patterns, seeds=[0, 1, 2]).train()
         if mode == "compiled":
             model.run_block = torch.compile(run_block, dynamic=False, backend="aot_eager", fullgraph=True)
         out = model(tokens, 3)

@@ -7,8 +7,9 @@ compared with float64 attention over exactly those keys, entry by entry, within 
 
 import torch
 
-from semfocus import TopK
-from semfocus.kernels import exact_products, launch, short_rows
+from semfocus import TopK, reference
+from semfocus.kernels import exact_products, launch, long_rows, short_rows  # noqa: F401 (registers its operators)
+from semfocus.patterns._windows import Window
 from semfocus.randomness import absorb, dropout_factor, spread
 
 SINGLE = 2.0**-24  # unit roundoff
@@ -25,15 +26,30 @@ def run(problem, d_out):
     out = out.transpose(2, 3).reshape(problem.q.shape)
     gradients = torch.autograd.grad(out, tensors, d_out)
     kept = problem.visible().expand(*problem.q.shape[:-1], problem.k.shape[-2])
-    if options[3]:
+    if options[5]:
         columns = torch.arange(kept.shape[-1], device=kept.device)
         kept = words.transpose(-2, -1)[..., columns // launch.BITS] >> (columns % launch.BITS) & 1
         kept = kept.bool().reshape(*problem.q.shape[:-1], -1)
     return out, gradients, kept
 
 
-def check(problem, d_out):
-    """Asserts everything; returns the kept keys."""
+def run_long(problem, d_out):
+    """The same by the kernels for long rows."""
+    tensors = [x.detach().clone().requires_grad_() for x in (problem.q, problem.k, problem.v)]
+    q, k, v = (short_rows.five_axes(x) for x in tensors)
+    mask, _, scales, _, _, *numbers, _, _, exact = short_rows.options_of(problem, tuple(problem.q.shape[:-2]))
+    out, _, indices, weights = torch.ops.semfocus.attend_long(q, k, v, mask, scales, *numbers, exact)
+    out = out.transpose(2, 3).reshape(problem.q.shape)
+    gradients = torch.autograd.grad(out, tensors, d_out)
+    kept = torch.zeros(*indices.shape[:-1], problem.k.shape[-2] + 1, dtype=torch.int32, device=q.device)
+    kept.scatter_add_(-1, (indices % kept.shape[-1]).long(), torch.ones_like(indices))  # -1 is the last column
+    assert (kept[..., :-1] <= 1).all(), "a key was kept twice"
+    assert ((indices >= 0) | (weights == 0)).all()
+    return out, gradients, kept[..., :-1].bool().reshape(*problem.q.shape[:-1], -1)
+
+
+def check(problem, d_out, run=run, halved=None):
+    """Asserts everything; returns the kept keys. ``halved``: are float32 inputs rounded to halves?"""
     out, gradients, kept = run(problem, d_out)
     p = problem
     groups = p.q.shape[-3] // p.k.shape[-3]
@@ -42,7 +58,7 @@ def check(problem, d_out):
     t, s, d = q.shape[-2], k.shape[-2], q.shape[-1]
     scale = p.scale.double() if isinstance(p.scale, torch.Tensor) else p.scale
     size = abs(scale)
-    halved = p.q.dtype == torch.float32 and not exact_products(p)
+    halved = (p.q.dtype == torch.float32 and not exact_products(p)) if halved is None else halved
     # Inputs are rounded where they become halves; weights and their gradients are rounded before a product.
     inputs = HALF if halved else 0.0
     inner = {torch.float32: inputs, torch.float16: HALF, torch.bfloat16: BFLOAT}[p.q.dtype]
@@ -52,6 +68,9 @@ def check(problem, d_out):
     scores = scale * q @ k.mT
     d_scores = size * (q.abs() @ k.abs().mT) * (2 * inputs + (d + 3) * SINGLE)
     visible = p.visible().expand(scores.shape)
+    if isinstance(p.pattern, Window):  # its choice does not rest on scores
+        visible = reference.kept_keys(p, q, k, scores).expand(scores.shape)
+        kept = visible
     assert not (kept & ~visible).any()
     if isinstance(p.pattern, TopK):
         assert torch.equal(kept.sum(-1), visible.sum(-1).clamp(max=p.pattern.k))

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
+from ..patterns._windows import Window
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
 from ..reference import Problem
@@ -17,7 +18,10 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 #: Rows up to this length are short: one kernel selects and attends.
 LONGEST_ROW = 1024
 WIDEST_HEAD = 128
-#: The same for long rows, which are searched for candidates first.
+#: From here on they are treated as long ones if k is larger than this and there is no dropout.
+LONG_FROM_KEYS = 256
+TINY_BUDGET = 8
+#: Long rows are searched for candidates first.
 WIDEST_LONG_HEAD = 256
 LARGEST_LONG_BUDGET = 1024
 LARGEST_DROPOUT = 1 - 2**-20
@@ -26,10 +30,13 @@ PAYS_FROM_KEYS = 64
 
 
 def is_long(problem: Problem) -> bool:
-    """Does the call go to the kernels for long rows? They take wide heads too."""
+    """Does the call go to the kernels for long rows? They take wide heads too, and are faster unless k is tiny."""
     p = problem
-    chooses = isinstance(p.pattern, TopK) and p.pattern.k < p.k.shape[-2]
-    return chooses and (p.k.shape[-2] > LONGEST_ROW or p.q.shape[-1] > WIDEST_HEAD)
+    keys = p.k.shape[-2]
+    if not isinstance(p.pattern, TopK) or p.pattern.k >= keys:
+        return False
+    faster = keys >= LONG_FROM_KEYS and p.pattern.k > TINY_BUDGET and p.dropout_p == 0
+    return faster or keys > LONGEST_ROW or p.q.shape[-1] > WIDEST_HEAD
 
 
 def pays(problem: Problem) -> bool:
@@ -58,8 +65,9 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
         return f"it needs a CUDA device, query is on {p.q.device}"
     if with_weights:
         return "it does not return weights"
-    if type(p.pattern) not in (Full, TopK) or (isinstance(p.pattern, TopK) and p.pattern.sinks):
-        return f"the pattern is {p.pattern.label}, and it knows full and top_k without sinks only"
+    known = isinstance(p.pattern, Window) or (isinstance(p.pattern, TopK) and not p.pattern.sinks)
+    if not known and not isinstance(p.pattern, Full):
+        return f"the pattern is {p.pattern.label}, and it knows full, windows and top_k without sinks only"
     if p.soft_cap:
         return f"the scores are capped at {p.soft_cap:g}"
     if p.q.dtype == torch.float64:

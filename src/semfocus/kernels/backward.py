@@ -9,16 +9,32 @@ inputs are halves (see ``half.py``), ds is multiplied by ``shrink``, a power of 
 import triton
 import triton.language as tl
 
-from .tiles import LIFT, LOG2_E, UNLIFT, kept_bits, load_rows, mix, place, seen_keys, step_of, store_rows, survives
+from .tiles import (
+    LIFT,
+    LOG2_E,
+    UNLIFT,
+    in_window,
+    kept_bits,
+    load_rows,
+    mix,
+    place,
+    seen_keys,
+    step_of,
+    steps_of,
+    store_rows,
+    survives,
+)
 
 
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_queries(
-    q, k, v, out, d_out, lse, words, mask, noise, scales, q_units, k_units, v_units, d_out_units, dq, delta,
+    q, k, v, out, d_out, lse, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
+    begins, ends, dq, delta,
     q_strides, k_strides, v_strides, d_out_strides, out_strides, mask_strides, dq_strides,
     queries, keys, middle, heads, groups,
-    scale, offset, limit, factor, shrink,
+    scale, offset, limit, factor, shrink, first_global,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHOSEN: tl.constexpr,
+    WINDOW: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -63,7 +79,18 @@ def backward_queries(
     end = keys
     if CAUSAL:
         end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
-    for start in range(0, end, BLOCK_N):
+    row_begin, row_end = rows, rows
+    low, tail = 0, 0
+    local = tl.cdiv(end, BLOCK_N)
+    count = local
+    if WINDOW:
+        row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
+        row_end = tl.load(ends + at, mask=rows < queries, other=0)
+        low, local, tail, count = steps_of(tl.min(row_begin, 0), tl.max(row_end, 0), first_global, keys, BLOCK_N)
+    for turn in range(0, count):
+        start = low + turn * BLOCK_N
+        if WINDOW:
+            start = tl.where(turn < local, start, tail + (turn - local) * BLOCK_N)
         columns = start + tl.arange(0, BLOCK_N)
         k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
         v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
@@ -75,6 +102,8 @@ def backward_queries(
             seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
             if CAUSAL:
                 seen = seen & (columns[None, :] <= rows[:, None] + offset)
+            if WINDOW:
+                seen = seen & in_window(row_begin[:, None], row_end[:, None], columns[None, :], first_global)
         weights = tl.where(seen, weights, 0.0)
         d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION)  # (M, N)
         d_weights = d_weights * (factor * shrink)
@@ -88,11 +117,13 @@ def backward_queries(
 
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_keys(
-    q, k, v, d_out, lse, delta, words, mask, noise, scales, q_units, k_units, v_units, d_out_units, dk, dv,
+    q, k, v, d_out, lse, delta, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
+    begins, ends, firsts, lasts, dk, dv,
     q_strides, k_strides, v_strides, d_out_strides, mask_strides, dk_strides, dv_strides,
     queries, keys, middle, heads, groups,
-    scale, offset, limit, factor, shrink,
+    scale, offset, limit, factor, shrink, first_global,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHOSEN: tl.constexpr,
+    WINDOW: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -137,7 +168,21 @@ def backward_keys(
         seen_column = seen_keys(columns, keys, mask_head, mask_strides[3], MASKED)[:, None]
         dk_head = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
         dv_head = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
-        for start in range(begin, queries, BLOCK_M):
+        low, tail = begin, 0
+        local = tl.cdiv(tl.maximum(queries - begin, 0), BLOCK_M)
+        count = local
+        if WINDOW:
+            reach = lead.to(tl.int64) * keys
+            early = tl.load(firsts + reach + first)
+            late = tl.load(lasts + reach + tl.minimum(first + BLOCK_N, keys) - 1)
+            if first + BLOCK_N > first_global:  # all queries see a global key
+                early = early * 0
+                late = early + queries
+            low, local, tail, count = steps_of(early, late, queries - (keys - first_global), queries, BLOCK_M)
+        for turn in range(0, count):
+            start = low + turn * BLOCK_M
+            if WINDOW:
+                start = tl.where(turn < local, start, tail + (turn - local) * BLOCK_M)
             rows = start + tl.arange(0, BLOCK_M)
             at = lead.to(tl.int64) * queries + rows
             row_lse = tl.load(lse + at, mask=rows < queries, other=float("inf"))
@@ -154,6 +199,10 @@ def backward_keys(
                 seen = seen_column
                 if CAUSAL:
                     seen = seen & (columns[:, None] <= rows[None, :] + offset)
+                if WINDOW:
+                    row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
+                    row_end = tl.load(ends + at, mask=rows < queries, other=0)
+                    seen = seen & in_window(row_begin[None, :], row_end[None, :], columns[:, None], first_global)
             weights = tl.where(seen, weights, 0.0)
             d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION) * (factor * step)  # (N, M)
             dropped = weights

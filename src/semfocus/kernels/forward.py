@@ -9,7 +9,20 @@ that every weight computed from it is 0) and, under top-k, one bit per score: ke
 import triton
 import triton.language as tl
 
-from .tiles import LIFT, LOG2_E, choose, load_rows, mix, place, seen_keys, step_of, store_rows, survives
+from .tiles import (
+    LIFT,
+    LOG2_E,
+    choose,
+    in_window,
+    load_rows,
+    mix,
+    place,
+    seen_keys,
+    step_of,
+    steps_of,
+    store_rows,
+    survives,
+)
 
 
 @triton.jit
@@ -28,15 +41,18 @@ def finish(
 
 @triton.jit(do_not_specialize=["offset", "limit"])
 def full_forward(
-    q, k, v, out, lse, mask, noise, scales, q_units, k_units, v_units,
+    q, k, v, out, lse, mask, noise, scales, q_units, k_units, v_units, begins, ends,
     q_strides, k_strides, v_strides, out_strides, mask_strides,
     queries, keys, middle, heads, groups,
-    scale, offset, limit, factor,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    scale, offset, limit, factor, first_global,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All visible keys, with a running softmax over tiles of keys."""
+    """All visible keys, or those of a window, with a running softmax over tiles of keys.
+
+    A window is an interval [begin, end) for each query, and the keys from ``first_global`` on.
+    """
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * BLOCK_M
@@ -62,13 +78,27 @@ def full_forward(
     end = keys
     if CAUSAL:
         end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
-    for start in range(0, end, BLOCK_N):
+    row_begin, row_end = rows, rows
+    low, tail = 0, 0
+    local = tl.cdiv(end, BLOCK_N)
+    count = local
+    if WINDOW:
+        at = lead.to(tl.int64) * queries + rows
+        row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
+        row_end = tl.load(ends + at, mask=rows < queries, other=0)
+        low, local, tail, count = steps_of(tl.min(row_begin, 0), tl.max(row_end, 0), first_global, keys, BLOCK_N)
+    for turn in range(0, count):
+        start = low + turn * BLOCK_N
+        if WINDOW:
+            start = tl.where(turn < local, start, tail + (turn - local) * BLOCK_N)
         columns = start + tl.arange(0, BLOCK_N)
         k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
         seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
         if CAUSAL:
             seen = seen & (columns[None, :] <= rows[:, None] + offset)
+        if WINDOW:
+            seen = seen & in_window(row_begin[:, None], row_end[:, None], columns[None, :], first_global)
         scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(peak, tl.max(scores, 1))
         anchor = tl.where(higher == -float("inf"), 0.0, higher) - lift  # a row that has seen nothing yet

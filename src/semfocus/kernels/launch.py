@@ -21,6 +21,8 @@ from .top_few import top_few_forward
 
 #: Keys a word of kept bits holds.
 BITS = 32
+#: From this many rows on a matrix is converted to halves by more than one program.
+LONG_MATRIX = 4096
 #: Up to this many kept keys the scores of a row need not stay on chip.
 FEW = 8
 
@@ -32,11 +34,14 @@ class Options:
     mask: Tensor | None  # bool (n0, n1, h, s)
     noise: Tensor | None
     scales: Tensor | None
+    window: Tensor | None  # int32 (2, n0 * n1 * h, t): the interval of keys of each query
+    reach: Tensor | None  # int32 (2, n0 * n1 * h, s): the interval of queries of each key
     budget: int
     causal: bool
     offset: int
     scale: float
     dropout_p: float
+    first_global: int  # keys from here on are in every window
     exact: bool  # float32 products in full precision
 
     def flags(self, x: Inputs) -> dict[str, Any]:
@@ -56,6 +61,11 @@ class Options:
         """mask, noise, scales; ``q`` stands in for those that are absent, and is not read."""
         mask = q if self.mask is None else self.mask.view(torch.uint8)
         return mask, q if self.noise is None else self.noise, q if self.scales is None else self.scales
+
+    def intervals(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Begins and ends of the window and of the reach; ``q`` stands in."""
+        window, reach = ((q, q) if x is None else (x[0], x[1]) for x in (self.window, self.reach))
+        return *window, *reach
 
     @property
     def mask_strides(self) -> tuple[int, ...]:
@@ -132,6 +142,12 @@ def rows_contiguous(x: Tensor) -> Tensor:
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     """Float32 x (n0, n1, h, t, d) as float16, contiguous, and the unit of each (n0, n1, h)."""
+    if x.shape[3] > LONG_MATRIX:  # one program for each matrix would be too few
+        exponent = torch.frexp(x.abs().amax((-2, -1), keepdim=True))[1].clamp(min=-111)
+        half = torch.ldexp(x, 15 - exponent).half().contiguous()
+        return half, torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent - 15).flatten(2).squeeze(
+            2
+        ).contiguous()
     x = rows_contiguous(x)
     half, units = x.new_empty(x.shape, dtype=torch.float16), x.new_empty(x.shape[:3])
     flags = {
@@ -207,8 +223,9 @@ def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Te
         )  # fmt: skip
     else:
         full_forward[grid](
-            q, k, v, into, lse, *sides, *strides, *counts, *options.numbers(), **flags, **shape.schedule()
-        )
+            q, k, v, into, lse, *sides, *options.intervals(q)[:2], *strides, *counts, *options.numbers(),
+            options.first_global, WINDOW=options.window is not None, **flags, **shape.schedule(),
+        )  # fmt: skip
     return out, lse, words
 
 
@@ -222,17 +239,21 @@ def backward(
     d_out, d_out_units = halves(d_out) if x.halved else (rows_contiguous(d_out), x.q_units)
     delta = torch.empty_like(lse)
     sides = (words, *options.side_inputs(q), *units, d_out_units)
-    flags, counts = options.flags(x) | {"CHOSEN": options.budget > 0}, sizes(q, k)
+    flags, counts = options.flags(x), sizes(q, k)
+    flags |= {"CHOSEN": options.budget > 0, "WINDOW": options.window is not None}
+    intervals = options.intervals(q)
     queries, keys = counts[:2]
     strides = [y.stride()[:4] for y in (q, k, v, d_out)]
-    numbers = (*counts, *options.numbers(), options.shrink(x))
+    numbers = (*counts, *options.numbers(), options.shrink(x), options.first_global)
     shape = tile("backward_queries", queries, keys, options.exact)
     backward_queries[(triton.cdiv(queries, shape.m) * q.shape[:3].numel(),)](
-        q, k, v, out, d_out, lse, *sides, dq, delta, *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
+        q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta,
+        *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip
     shape = tile("backward_keys", queries, keys, options.exact)
     backward_keys[(triton.cdiv(keys, shape.n) * k.shape[:3].numel(),)](
-        q, k, v, d_out, lse, delta, *sides, dk, dv, *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
+        q, k, v, d_out, lse, delta, *sides, *intervals, dk, dv,
+        *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip

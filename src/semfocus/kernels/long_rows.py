@@ -17,14 +17,15 @@ Results = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def attend(problem: Problem) -> Tensor:
     """Output (..., h, t, d) of a problem that ``kernels.cannot`` lets through. Its memory is (..., t, h, d)."""
-    mask, _, scales, *numbers = options_of(problem, tuple(problem.q.shape[:-2]))
+    mask, _, scales, _, _, budget, causal, offset, scale, _, _, exact = options_of(problem, tuple(problem.q.shape[:-2]))
     q, k, v = (five_axes(x) for x in (problem.q, problem.k, problem.v))
-    return lead_axes(torch.ops.semfocus.attend_long(q, k, v, mask, scales, *numbers[:4], numbers[5])[0], problem.q)
+    out = torch.ops.semfocus.attend_long(q, k, v, mask, scales, budget, causal, offset, scale, exact)[0]
+    return lead_axes(out, problem.q)
 
 
 def _long_options(mask: Tensor | None, scales: Tensor | None, *numbers: Any) -> Options:
     budget, causal, offset, scale, exact = numbers
-    return Options(mask, None, scales, budget, causal, offset, scale, 0.0, exact)
+    return Options(mask, None, scales, None, None, budget, causal, offset, scale, 0.0, 0, exact)
 
 
 @torch.library.custom_op("semfocus::attend_long", mutates_args=())

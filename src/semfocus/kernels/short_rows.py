@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..patterns._windows import Window
 from ..patterns.top_k import TopK
 from ..randomness import spread
 from ..reference import Problem
+from ..windows import intervals
 from . import exact_products, launch
 from .launch import Options
 
@@ -47,6 +49,7 @@ def five_axes(x: Tensor) -> Tensor:
 def options_of(p: Problem, lead: tuple[int, ...]) -> tuple[Any, ...]:
     """What the operators take beside the tensors, in the order of ``Options``."""
     keys = p.k.shape[-2]
+    window, reach, first_global = _window(p, lead) if isinstance(p.pattern, Window) else (None, None, keys)
     mask = None if p.mask is None else five_axes(p.mask.expand(*lead, 1, keys)).squeeze(3)  # (n0, n1, h, s)
     noise = spread(p.noise.fresh, lead).flatten().contiguous() if p.dropout_p > 0 else None
     scales = None
@@ -54,8 +57,19 @@ def options_of(p: Problem, lead: tuple[int, ...]) -> tuple[Any, ...]:
         scales = p.scale.float().expand(*lead, 1, 1).flatten().contiguous()
     k = p.pattern.k if isinstance(p.pattern, TopK) else 0
     scale = 1.0 if isinstance(p.scale, Tensor) else float(p.scale)
-    exact = exact_products(p)
-    return mask, noise, scales, k if k < keys else 0, p.is_causal, p.query_offset, scale, p.dropout_p, exact
+    numbers = (k if k < keys else 0, p.is_causal, p.query_offset, scale, p.dropout_p, first_global)
+    return mask, noise, scales, window, reach, *numbers, exact_products(p)
+
+
+def _window(p: Problem, lead: tuple[int, ...]) -> tuple[Tensor, Tensor, int]:
+    """Which keys each query has in its window, and which queries each key: int32 (2, leads, t) and (2, leads, s)."""
+    found = intervals(p)
+    both = ((found.begin, found.end), found.reach(p.k.shape[-2]))
+    window, reach = (
+        torch.stack([x.expand(*lead, x.shape[-1]).flatten(0, -2) for x in pair]).to(torch.int32).contiguous()
+        for pair in both
+    )
+    return window, reach, found.first_global
 
 
 def _apart(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,25 +105,32 @@ def _nothing(x: Tensor) -> launch.Inputs:
 
 @torch.library.custom_op("semfocus::attend", mutates_args=())
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int,
-    causal: bool, offset: int, scale: float, dropout_p: float, exact: bool,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
+    window: Tensor | None, reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float,
+    dropout_p: float, first_global: int, exact: bool,
 ) -> Results:  # fmt: skip
-    return _forward(q, k, v, Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact))
+    return _forward(
+        q,
+        k,
+        v,
+        Options(mask, noise, scales, window, reach, budget, causal, offset, scale, dropout_p, first_global, exact),
+    )
 
 
 @_attend.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Results:
-    return _fake(q, k, v, options[3], options[-1])
+    return _fake(q, k, v, options[5], options[-1])
 
 
 @torch.library.custom_op("semfocus::attend_backward", mutates_args=())
 def _attend_backward(
     d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, q_units: Tensor,
-    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int,
-    causal: bool, offset: int, scale: float, dropout_p: float, exact: bool,
+    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
+    window: Tensor | None, reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float,
+    dropout_p: float, first_global: int, exact: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = (x.new_empty(x.shape, dtype=out.dtype) for x in (q, k, v))
-    options = Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact)
+    options = Options(mask, noise, scales, window, reach, budget, causal, offset, scale, dropout_p, first_global, exact)
     launch.backward(d_out, launch.Inputs(q, k, v, q_units, k_units, v_units), out, lse, words, options, dq, dk, dv)
     return dq, dk, dv
 
@@ -127,26 +148,31 @@ def _(
 
 @torch.library.custom_op("semfocus::attend_packed", mutates_args=())
 def _attend_packed(
-    qkv: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int, causal: bool,
-    offset: int, scale: float, dropout_p: float, exact: bool,
+    qkv: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, window: Tensor | None,
+    reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float, dropout_p: float, first_global: int,
+    exact: bool,
 ) -> Results:  # fmt: skip
-    return _forward(*_apart(qkv), Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact))
+    return _forward(
+        *_apart(qkv),
+        Options(mask, noise, scales, window, reach, budget, causal, offset, scale, dropout_p, first_global, exact),
+    )
 
 
 @_attend_packed.register_fake
 def _(qkv: Tensor, *options: Any) -> Results:
-    return _fake(*_apart(qkv), options[3], options[-1])
+    return _fake(*_apart(qkv), options[5], options[-1])
 
 
 @torch.library.custom_op("semfocus::attend_packed_backward", mutates_args=())
 def _attend_packed_backward(
     d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, q_units: Tensor,
-    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None, budget: int,
-    causal: bool, offset: int, scale: float, dropout_p: float, exact: bool,
+    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
+    window: Tensor | None, reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float,
+    dropout_p: float, first_global: int, exact: bool,
 ) -> Tensor:  # fmt: skip
     m, b, h, t, d = q.shape
     gradient = out.new_empty(m, b, t, 3, h, d)
-    options = Options(mask, noise, scales, budget, causal, offset, scale, dropout_p, exact)
+    options = Options(mask, noise, scales, window, reach, budget, causal, offset, scale, dropout_p, first_global, exact)
     inputs = launch.Inputs(q, k, v, q_units, k_units, v_units)
     launch.backward(d_out, inputs, out, lse, words, options, *_apart(gradient))
     return gradient
@@ -164,8 +190,8 @@ def _(d_out: Tensor, out: Tensor, *rest: Any) -> Tensor:
 def _remember(ctx: Any, results: Results, inputs: tuple[Tensor, ...], options: tuple[Any, ...]) -> None:
     """Halves, where there are any, stand for the inputs."""
     halved = results[6].numel() > 0
-    ctx.save_for_backward(*results[:3], *(results[3:6] if halved else inputs), *results[6:], *options[:3])
-    ctx.packed_inputs, ctx.options = not halved and len(inputs) == 1, options[3:]
+    ctx.save_for_backward(*results[:3], *(results[3:6] if halved else inputs), *results[6:], *options[:5])
+    ctx.packed_inputs, ctx.options = not halved and len(inputs) == 1, options[5:]
     ctx.set_materialize_grads(False)
 
 
@@ -179,7 +205,7 @@ def _setup_packed(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
     gradients = torch.ops.semfocus.attend_backward(d_out, *ctx.saved_tensors, *ctx.options)
-    return (*gradients, *[None] * 9)
+    return (*gradients, *[None] * 12)
 
 
 def _differentiate_packed(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
@@ -187,7 +213,7 @@ def _differentiate_packed(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
     if ctx.packed_inputs:
         saved = (*saved[:3], *_apart(saved[3]), *saved[4:])
     gradient = torch.ops.semfocus.attend_packed_backward(d_out, *saved, *ctx.options)
-    return (gradient, *[None] * 9)
+    return (gradient, *[None] * 12)
 
 
 def _no_second(ctx: Any, *gradients: Tensor) -> None:

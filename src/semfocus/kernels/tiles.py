@@ -63,6 +63,24 @@ def seen_keys(columns, keys, mask, mask_stride, MASKED: tl.constexpr):
 
 
 @triton.jit
+def steps_of(low, high, tail, end, BLOCK: tl.constexpr):
+    """Tiles of [low, high) and then of [tail, end): begin and number of the first, begin of the rest, number of all.
+
+    The rest begin where the first stop, if not later.
+    """
+    low = low // BLOCK * BLOCK
+    local = tl.cdiv(tl.maximum(high - low, 0), BLOCK)
+    tail = tl.maximum(tail // BLOCK * BLOCK, low + local * BLOCK)
+    return low, local, tail, local + tl.cdiv(tl.maximum(end - tail, 0), BLOCK)
+
+
+@triton.jit
+def in_window(begin, end, columns, first_global):
+    """bool: keys of a query's interval, and global ones. The arguments broadcast to the tile."""
+    return ((columns >= begin) & (columns < end)) | (columns >= first_global)
+
+
+@triton.jit
 def mix(h):
     """``randomness.mix`` on uint32."""
     h = (h ^ (h >> 16)) * FIRST_MULTIPLIER

@@ -42,6 +42,14 @@ class Window(Pattern, ABC):
         is_global = (keys >= first_global) | (view.positions >= first_global)[:, None]  # (t, s)
         return kept | (view.visible & is_global)
 
-    @abstractmethod
     def inside(self, key: Tensor, query: Tensor, count: Tensor) -> Tensor:
         """Is the key of this rank in the window of the query of that rank, with ``count`` keys in the row?"""
+        low, high = self.bounds(query, count)
+        return (key >= low) & (key < high)
+
+    @abstractmethod
+    def bounds(self, query: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The ranks [low, high) that a query of this rank keeps, with ``count`` keys in the row.
+
+        Both must grow, or stay, with the rank of the query.
+        """

@@ -15,7 +15,7 @@ class Banded(Window):
     lo = clamp(r - (width - 1) // 2, 0, max(n - width, 0)). Under causality: the last ``width`` keys.
     """
 
-    def inside(self, key: Tensor, query: Tensor, count: Tensor) -> Tensor:
+    def bounds(self, query: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         last = (count - self.width).clamp(min=0)
         low = (query - (self.width - 1) // 2).clamp(min=0).minimum(last)
-        return (key >= low) & (key < low + self.width)
+        return low, low + self.width

@@ -16,5 +16,6 @@ class BlockLocal(Window):
 
     fills_budget = False
 
-    def inside(self, key: Tensor, query: Tensor, count: Tensor) -> Tensor:
-        return key // self.width == query // self.width
+    def bounds(self, query: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        low = query // self.width * self.width
+        return low, low + self.width
