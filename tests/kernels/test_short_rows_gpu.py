@@ -135,6 +135,7 @@ def test_auto_takes_it_where_it_pays(high):
     half = draw(Full(), 600, 600, torch.bfloat16)[0]
     assert functional.choose(half, False) == "sdpa"
     torch.set_float32_matmul_precision("highest")
-    assert functional.choose(problem, False) == "reference"
+    assert functional.choose(problem, False) == "fused"
+    assert functional.choose(dataclasses.replace(problem, dropout_p=0.1), False) == "reference"
     with pytest.raises(ValueError, match="float64"):
         attention(*[problem.q.double()] * 3, implementation="fused")

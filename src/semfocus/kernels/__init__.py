@@ -35,12 +35,15 @@ def is_long(problem: Problem) -> bool:
     keys = p.k.shape[-2]
     if not isinstance(p.pattern, TopK) or p.pattern.k >= keys:
         return False
-    faster = keys >= LONG_FROM_KEYS and p.pattern.k > TINY_BUDGET and p.dropout_p == 0
-    return faster or keys > LONGEST_ROW or p.q.shape[-1] > WIDEST_HEAD
+    if keys > LONGEST_ROW or p.q.shape[-1] > WIDEST_HEAD:
+        return True
+    # Short rows have no tensor cores for exact float32 products; long ones filter in halves and rank in float32.
+    faster = keys >= PAYS_FROM_KEYS if exact_products(p) else keys >= LONG_FROM_KEYS and p.pattern.k > TINY_BUDGET
+    return faster and p.dropout_p == 0
 
 
 def pays(problem: Problem) -> bool:
-    """Is the kernel faster than plain PyTorch here? Short rows have no tensor cores for exact float32 products."""
+    """Is the kernel faster than plain PyTorch here?"""
     if problem.q.device.type != "cuda":
         return False
     return is_long(problem) or (problem.k.shape[-2] >= PAYS_FROM_KEYS and not exact_products(problem))

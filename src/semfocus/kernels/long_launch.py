@@ -27,6 +27,8 @@ PROGRAMS = 512
 GROUPS_PER_KEPT = 4
 #: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
 SAMPLING = ((4, 4096), (2, 512), (1, 0))
+#: Numbers that are gathered at once for a query: its candidates' keys, and then their values.
+GATHERED_AT_ONCE = 8192
 #: Choices of a key that one program sums up.
 LIST_LIMIT = 256
 #: (slope, intercept): from slope * k + intercept keys on, the backward pass gathers instead of multiplying tiles;
@@ -59,9 +61,10 @@ def plan(leads: int, queries: int, keys: int, budget: int) -> Plan:
     share = triton.cdiv(PROGRAMS, blocks)  # programs a block of queries may have to itself
     segments = min(tiles, max(triton.cdiv(GROUPS_PER_KEPT * budget, TILE_KEYS), min(share, 32)))
     splits = min(tiles, share, 16)
-    # Lists and candidates are sized for six deviations above what independent keys give.
-    listed, spread = sampling * budget / (LISTS * splits), math.sqrt(budget) * sampling
-    room = triton.next_power_of_2(max(budget, math.ceil(listed + 6 * math.sqrt(listed * sampling)) + 8))
+    # Lists and candidates are sized for six deviations above what independent keys give. Bounds from all keys leave
+    # hardly more candidates than are kept.
+    listed, spread = sampling * budget / (LISTS * splits), math.sqrt(budget) * sampling if sampling > 1 else 0.0
+    room = triton.next_power_of_2(max(budget, math.ceil(listed + 6 * math.sqrt(listed * sampling)) + 4))
     most = triton.next_power_of_2(math.ceil(1.5 * sampling * budget + 6 * spread) + 16)
     return Plan(block_m, segments, segments * sampling, splits, room, most, sampling * budget)
 
@@ -131,6 +134,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
             CANDIDATES=p.candidates, ROOM=p.room, ALL_LISTS=triton.next_power_of_2(p.splits * LISTS), **seen,
             num_warps=4, num_stages=1,
         )  # fmt: skip
+        tile = p.candidates * shape["BLOCK_D"]
+        at_once = tile <= GATHERED_AT_ONCE
         attend_to_best[(here * p.block_m,)](
             q, k, v, scales, work.lists, work.used, work.columns, work.scores, into, lse, indices, weights,
             q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4],
@@ -138,7 +143,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
             BLOCK_M=p.block_m, ROOM=p.room, ENTRIES=triton.next_power_of_2(p.splits * LISTS * p.room),
             CANDIDATES=p.candidates, KEPT=triton.next_power_of_2(options.budget), CHUNK=chunk_of(p.expected, width),
             VALUES=chunk_of(options.budget, width), SCALED=options.scales is not None,
-            num_warps=max(1, min(8, p.candidates // 512)), **shape,
+            AT_ONCE=at_once, num_warps=max(1, tile // 2048 if at_once else min(8, p.candidates // 512)), **shape,
         )  # fmt: skip
     return out, lse, indices, weights
 
