@@ -32,7 +32,7 @@ def backward_queries(
     begins, ends, dq, delta,
     q_strides, k_strides, v_strides, d_out_strides, out_strides, mask_strides, dq_strides,
     queries, keys, middle, heads, groups,
-    scale, offset, limit, factor, shrink, first_global,
+    scale, offset, limit, factor, shrink, first_global, every,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHOSEN: tl.constexpr,
     WINDOW: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
@@ -84,8 +84,9 @@ def backward_queries(
     local = tl.cdiv(end, BLOCK_N)
     count = local
     if WINDOW:
-        row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
-        row_end = tl.load(ends + at, mask=rows < queries, other=0)
+        own = (lead * every).to(tl.int64) * queries + rows
+        row_begin = tl.load(begins + own, mask=rows < queries, other=keys)
+        row_end = tl.load(ends + own, mask=rows < queries, other=0)
         low, local, tail, count = steps_of(tl.min(row_begin, 0), tl.max(row_end, 0), first_global, keys, BLOCK_N)
     for turn in range(0, count):
         start = low + turn * BLOCK_N
@@ -121,7 +122,7 @@ def backward_keys(
     begins, ends, firsts, lasts, dk, dv,
     q_strides, k_strides, v_strides, d_out_strides, mask_strides, dk_strides, dv_strides,
     queries, keys, middle, heads, groups,
-    scale, offset, limit, factor, shrink, first_global,
+    scale, offset, limit, factor, shrink, first_global, every,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHOSEN: tl.constexpr,
     WINDOW: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
@@ -172,7 +173,7 @@ def backward_keys(
         local = tl.cdiv(tl.maximum(queries - begin, 0), BLOCK_M)
         count = local
         if WINDOW:
-            reach = lead.to(tl.int64) * keys
+            reach = (lead * every).to(tl.int64) * keys
             early = tl.load(firsts + reach + first)
             late = tl.load(lasts + reach + tl.minimum(first + BLOCK_N, keys) - 1)
             if first + BLOCK_N > first_global:  # all queries see a global key
@@ -200,8 +201,9 @@ def backward_keys(
                 if CAUSAL:
                     seen = seen & (columns[:, None] <= rows[None, :] + offset)
                 if WINDOW:
-                    row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
-                    row_end = tl.load(ends + at, mask=rows < queries, other=0)
+                    own = (lead * every).to(tl.int64) * queries + rows
+                    row_begin = tl.load(begins + own, mask=rows < queries, other=keys)
+                    row_end = tl.load(ends + own, mask=rows < queries, other=0)
                     seen = seen & in_window(row_begin[None, :], row_end[None, :], columns[:, None], first_global)
             weights = tl.where(seen, weights, 0.0)
             d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION) * (factor * step)  # (N, M)

@@ -44,14 +44,15 @@ def full_forward(
     q, k, v, out, lse, mask, noise, scales, q_units, k_units, v_units, begins, ends,
     q_strides, k_strides, v_strides, out_strides, mask_strides,
     queries, keys, middle, heads, groups,
-    scale, offset, limit, factor, first_global,
+    scale, offset, limit, factor, first_global, every,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """All visible keys, or those of a window, with a running softmax over tiles of keys.
 
-    A window is an interval [begin, end) for each query, and the keys from ``first_global`` on.
+    A window is an interval [begin, end) for each query, and the keys from ``first_global`` on. ``every`` is 1 if each
+    lead has intervals of its own, else 0.
     """
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
@@ -83,7 +84,7 @@ def full_forward(
     local = tl.cdiv(end, BLOCK_N)
     count = local
     if WINDOW:
-        at = lead.to(tl.int64) * queries + rows
+        at = (lead * every).to(tl.int64) * queries + rows
         row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
         row_end = tl.load(ends + at, mask=rows < queries, other=0)
         low, local, tail, count = steps_of(tl.min(row_begin, 0), tl.max(row_end, 0), first_global, keys, BLOCK_N)

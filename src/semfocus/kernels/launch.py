@@ -34,8 +34,8 @@ class Options:
     mask: Tensor | None  # bool (n0, n1, h, s)
     noise: Tensor | None
     scales: Tensor | None
-    window: Tensor | None  # int32 (2, n0 * n1 * h, t): the interval of keys of each query
-    reach: Tensor | None  # int32 (2, n0 * n1 * h, s): the interval of queries of each key
+    window: Tensor | None  # int32 (2, n0 * n1 * h or 1, t): the interval of keys of each query
+    reach: Tensor | None  # int32 (2, n0 * n1 * h or 1, s): the interval of queries of each key
     budget: int
     causal: bool
     offset: int
@@ -66,6 +66,11 @@ class Options:
         """Begins and ends of the window and of the reach; ``q`` stands in."""
         window, reach = ((q, q) if x is None else (x[0], x[1]) for x in (self.window, self.reach))
         return *window, *reach
+
+    @property
+    def window_numbers(self) -> tuple[int, int]:
+        """The first global key; and 1 if each lead has intervals of its own, else 0."""
+        return self.first_global, int(self.window is not None and self.window.shape[1] > 1)
 
     @property
     def mask_strides(self) -> tuple[int, ...]:
@@ -224,7 +229,7 @@ def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Te
     else:
         full_forward[grid](
             q, k, v, into, lse, *sides, *options.intervals(q)[:2], *strides, *counts, *options.numbers(),
-            options.first_global, WINDOW=options.window is not None, **flags, **shape.schedule(),
+            *options.window_numbers, WINDOW=options.window is not None, **flags, **shape.schedule(),
         )  # fmt: skip
     return out, lse, words
 
@@ -244,7 +249,7 @@ def backward(
     intervals = options.intervals(q)
     queries, keys = counts[:2]
     strides = [y.stride()[:4] for y in (q, k, v, d_out)]
-    numbers = (*counts, *options.numbers(), options.shrink(x), options.first_global)
+    numbers = (*counts, *options.numbers(), options.shrink(x), *options.window_numbers)
     shape = tile("backward_queries", queries, keys, options.exact)
     backward_queries[(triton.cdiv(queries, shape.m) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta,

@@ -118,7 +118,7 @@ def attend_to_best(
     q_strides, k_strides, v_strides, out_strides,
     queries, middle, heads, groups, scale, first_block, splits, budget, steps,
     BLOCK_M: tl.constexpr, ROOM: tl.constexpr, ENTRIES: tl.constexpr, CANDIDATES: tl.constexpr,
-    AT_ONCE: tl.constexpr, CHUNK: tl.constexpr, VALUES: tl.constexpr, KEPT: tl.constexpr,
+    CHUNK: tl.constexpr, VALUES: tl.constexpr, KEPT: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """indices and weights (leads, queries, budget): the kept keys and their weights; -1 and 0 where there are fewer."""
@@ -147,15 +147,11 @@ def attend_to_best(
         )
         tl.debug_barrier()
         query = row_vector(q, row, q_strides[3], WIDTH, BLOCK_D)
+        score_candidates(query, k, columns_of, scores_of, total, k_strides[3], scale, CHUNK, WIDTH, BLOCK_D)
+        tl.debug_barrier()
         slot = tl.arange(0, CANDIDATES)
         columns = tl.load(columns_of + slot, mask=slot < total, other=0)
-        if AT_ONCE:
-            key = gathered(k, columns, slot < total, k_strides[3], WIDTH, BLOCK_D)
-            scores = tl.where(slot < total, tl.sum(query[None, :] * key, 1) * scale, -float("inf"))
-        else:
-            score_candidates(query, k, columns_of, scores_of, total, k_strides[3], scale, CHUNK, WIDTH, BLOCK_D)
-            tl.debug_barrier()
-            scores = tl.load(scores_of + slot, mask=slot < total, other=-float("inf"))
+        scores = tl.load(scores_of + slot, mask=slot < total, other=-float("inf"))
         kept = slot < total
         if total > budget:
             kept = best(scores, columns, total, budget, steps)
@@ -170,19 +166,15 @@ def attend_to_best(
         at = (lead.to(tl.int64) * queries + row) * budget
         to = at + tl.cumsum(kept.to(tl.int32), 0) - 1
         tl.store(indices + to, columns, mask=kept)
-        shares = exponentials / tl.where(total > 0, whole, 1.0)
-        tl.store(weights + to, shares, mask=kept)
+        tl.store(weights + to, exponentials / tl.where(total > 0, whole, 1.0), mask=kept)
         room = tl.arange(0, KEPT)
         missing = (room >= total) & (room < budget)
         tl.store(indices + at + room, tl.full((KEPT,), -1, tl.int32), mask=missing)
         tl.store(weights + at + room, tl.zeros((KEPT,), tl.float32), mask=missing)
-        if AT_ONCE:
-            acc = tl.sum(shares[:, None] * gathered(v, columns, kept, v_strides[3], WIDTH, BLOCK_D), 0)
-        else:
-            tl.debug_barrier()
-            acc = weighted_values(
-                v, indices + at, weights + at, tl.minimum(total, budget), v_strides[3], VALUES, WIDTH, BLOCK_D
-            )
+        tl.debug_barrier()
+        acc = weighted_values(
+            v, indices + at, weights + at, tl.minimum(total, budget), v_strides[3], VALUES, WIDTH, BLOCK_D
+        )
         width = tl.arange(0, BLOCK_D)
         tl.store(out + row * out_strides[3] + width, acc.to(out.dtype.element_ty), mask=width < WIDTH)
 

@@ -27,8 +27,6 @@ PROGRAMS = 512
 GROUPS_PER_KEPT = 4
 #: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
 SAMPLING = ((4, 4096), (2, 512), (1, 0))
-#: Numbers that are gathered at once for a query: its candidates' keys, and then their values.
-GATHERED_AT_ONCE = 8192
 #: Choices of a key that one program sums up.
 LIST_LIMIT = 256
 #: (slope, intercept): from slope * k + intercept keys on, the backward pass gathers instead of multiplying tiles;
@@ -134,16 +132,14 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
             CANDIDATES=p.candidates, ROOM=p.room, ALL_LISTS=triton.next_power_of_2(p.splits * LISTS), **seen,
             num_warps=4, num_stages=1,
         )  # fmt: skip
-        tile = p.candidates * shape["BLOCK_D"]
-        at_once = tile <= GATHERED_AT_ONCE
         attend_to_best[(here * p.block_m,)](
             q, k, v, scales, work.lists, work.used, work.columns, work.scores, into, lse, indices, weights,
             q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4],
             queries, *counts[2:], options.scale, first, p.splits, options.budget, steps,
             BLOCK_M=p.block_m, ROOM=p.room, ENTRIES=triton.next_power_of_2(p.splits * LISTS * p.room),
-            CANDIDATES=p.candidates, KEPT=triton.next_power_of_2(options.budget), CHUNK=chunk_of(p.expected, width),
-            VALUES=chunk_of(options.budget, width), SCALED=options.scales is not None,
-            AT_ONCE=at_once, num_warps=max(1, tile // 2048 if at_once else min(8, p.candidates // 512)), **shape,
+            CANDIDATES=p.candidates, KEPT=triton.next_power_of_2(options.budget),
+            CHUNK=chunk_of(p.expected + p.expected // 4 + 4, width), VALUES=chunk_of(options.budget, width),
+            SCALED=options.scales is not None, num_warps=max(1, min(8, p.candidates // 512)), **shape,
         )  # fmt: skip
     return out, lse, indices, weights
 

@@ -62,11 +62,16 @@ def options_of(p: Problem, lead: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _window(p: Problem, lead: tuple[int, ...]) -> tuple[Tensor, Tensor, int]:
-    """Which keys each query has in its window, and which queries each key: int32 (2, leads, t) and (2, leads, s)."""
+    """Which keys each query has in its window, and which queries each key: int32 (2, n, t) and (2, n, s).
+
+    n is 1 if nothing but positions decides.
+    """
     found = intervals(p)
     both = ((found.begin, found.end), found.reach(p.k.shape[-2]))
     window, reach = (
-        torch.stack([x.expand(*lead, x.shape[-1]).flatten(0, -2) for x in pair]).to(torch.int32).contiguous()
+        torch.stack([x[None] if x.ndim == 1 else x.expand(*lead, x.shape[-1]).flatten(0, -2) for x in pair])
+        .to(torch.int32)
+        .contiguous()
         for pair in both
     )
     return window, reach, found.first_global
