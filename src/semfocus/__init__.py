@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "attention": "functional",
     "explain": "functional",
+    "diagnose": "diagnosis",
     "Pattern": "patterns",
     "register": "plugins",
     "load_run": "training.load",
@@ -34,6 +35,7 @@ _LAZY = {
     "ModelConfig": "model",
 }
 _ROOMS = (
+    "diagnosis",
     "diagnostics",
     "functional",
     "hf",
@@ -62,12 +64,14 @@ __all__ = [
     "TopK",
     "Transformer",
     "attention",
+    "diagnose",
     "explain",
     "load_run",
     "register",
 ]
 
 if TYPE_CHECKING:
+    from .diagnosis import diagnose
     from .functional import attention, explain
     from .model import ModelConfig, Transformer
     from .patterns import Pattern

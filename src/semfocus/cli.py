@@ -97,7 +97,9 @@ def _study(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     run.add_argument("study", metavar="STUDY", help="one of `semfocus list studies`")
     run.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="lay over every run's config: model.width=32")
-    run.add_argument("--size", default="quick", metavar="SIZE", help="smoke, quick (default), small or paper")
+    run.add_argument(
+        "--size", default="quick", metavar="SIZE", help="smoke, quick (default), small or paper (language_model: ptb)"
+    )
     run.add_argument("--seeds", type=positive, metavar="N", help="seeds per arm (default: the size's own)")
     run.add_argument("--out", type=Path, default=Path("lab"), metavar="DIR", help="where to write (default: lab)")
     run.add_argument("--no-clock", action="store_true", help="do not time one step of each pattern at the end")

@@ -31,7 +31,7 @@ def test_python_in_the_guide(code):
 
 
 def test_there_are_blocks_in_the_guide():
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
 
 
 def test_pytorch_example():
@@ -57,3 +57,14 @@ def test_trainer_example():
     assert after < 4
     assert "loaded with semfocus_top_k {'k': 8}" in printed
     assert "it writes b'import " in printed
+
+
+def test_should_my_model_focus_example(tmp_path):
+    printed = run("should_my_model_focus.py", "--out", str(tmp_path))
+    words = " ".join(printed.split())
+    assert "Classifier: 2 attention layers, 2 heads each." in words
+    assert "no prediction of learning speed has yet beaten a constant on held-out tasks" in words
+    assert "would lose least" in words
+    assert "Kept mass for each k, in per cent" in printed
+    assert (tmp_path / "diagnosis.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len((tmp_path / "diagnosis.csv").read_text().splitlines()) == 1 + 2 * 3

@@ -3,15 +3,19 @@
 import json
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
 
 from semfocus import Banded, Full, TopK
 from semfocus.language.data import Batches, text_of
-from semfocus.language.run import LanguageRun, rate
+from semfocus.language.load import load_decoder
+from semfocus.language.run import LanguageRun
+from semfocus.language.schedule import rate
 from semfocus.language.trainer import LanguageTrainer
 from semfocus.text.tokens import prepared
+from semfocus.training.files import StorageError
 from semfocus.training.strict import ConfigError
 
 CPU = torch.device("cpu")
@@ -129,10 +133,20 @@ def test_a_run_that_breaks_is_recorded_as_such(tiny, tmp_path):
     assert directory.metrics()[-1]["heldout_loss"] is None
 
 
+def test_a_trained_decoder_comes_back(tiny, tmp_path):
+    config = tiny(pattern=TopK(3))
+    directory = train(config, tmp_path)
+    again = LanguageRun(config, text_of(config), tmp_path, CPU, LanguageTrainer(tmp_path).place, 1)
+    again.model.load_state_dict(load_decoder(directory.path).state_dict())
+    assert again.evaluate() == directory.summary()["last_heldout_loss"]
+
+
 def test_weights_may_be_left_out(tiny, tmp_path):
     directory = train(tiny(train={"keep_weights": False, "diagnose": 0}), tmp_path)
     assert not (directory.path / "weights.safetensors").exists()
     assert "diagnostics" not in directory.metrics()[0]
+    with pytest.raises(StorageError, match=r"holds no weights; train the run to its end with train.keep_weights=true"):
+        load_decoder(directory.path)
 
 
 def test_half_precision_trains(tiny, tmp_path):
@@ -163,4 +177,4 @@ def test_the_schedule_rises_and_falls(tiny):
     assert rates.index(max(rates)) in (1, 2)
     assert max(rates) == 1.0
     assert rates[-1] == pytest.approx(0.1)
-    assert all(a >= b for a, b in zip(rates[2:], rates[3:], strict=False))
+    assert all(a >= b for a, b in pairwise(rates[2:]))

@@ -47,7 +47,7 @@ def test_the_text_is_as_long_as_asked_and_no_package_takes_more_than_its_share(p
     (tmp_path / "pack0" / "huge.py").write_text("# huge\n" + "z" * 100_000)
     made = of_packages(packages, 0.008)
     assert len(made.train) + len(made.heldout) == 8000
-    assert (made.train + made.heldout).count("z") < 1000
+    assert (made.train + made.heldout).count("z") < 1200
 
 
 def test_this_machine_has_enough_sources():

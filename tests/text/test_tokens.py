@@ -36,7 +36,7 @@ def test_a_vocabulary_that_the_text_does_not_support():
 
 @pytest.fixture
 def three(tmp_path):
-    words = "one two three four five six seven eight nine ten".split()
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
     rng = np.random.default_rng(0)
     for name, lines in (("train", 60), ("valid", 12), ("test", 12)):
         sentences = [" ".join(rng.choice(words, rng.integers(3, 12))) for _ in range(lines)]
@@ -51,9 +51,7 @@ def test_windows_move_by_one_token_inside_a_sentence(three, pieces):
     length = text.mean_length()
     assert length == round(np.mean([len(ids) for ids in text.splits["train"]]))
     windows = text.windows("heldout", length)
-    by_hand = [
-        list(ids[i : i + length + 1]) for ids in text.splits["heldout"] for i in range(len(ids) - length)
-    ]
+    by_hand = [list(ids[i : i + length + 1]) for ids in text.splits["heldout"] for i in range(len(ids) - length)]
     assert windows.tolist() == [list(map(int, row)) for row in by_hand]
     examples = task.split("heldout", np.random.default_rng(0), len(windows), length)
     assert examples.tokens.shape == (len(windows), length)

@@ -78,13 +78,19 @@ def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _relative_error(cells: Sequence[Cell]) -> float | None:
-    ours = constant = 0.0
+def held_out_errors(cells: Sequence[Cell]) -> dict[str, tuple[float, float]]:
+    """Per task the squared error of predicting it from the others: by a line through them, and by their mean."""
+    errors = {}
     for task in dict.fromkeys(cell.task for cell in cells):
         rest = [cell for cell in cells if cell.task != task]
         x, y = np.array([cell.x for cell in rest]), np.array([cell.y for cell in rest])
         slope = float(np.polyfit(x, y, 1)[0]) if np.ptp(x) > 0 else 0.0
-        for cell in (cell for cell in cells if cell.task == task):
-            ours += (cell.y - (y.mean() + slope * (cell.x - x.mean()))) ** 2
-            constant += (cell.y - y.mean()) ** 2
+        left_out = [cell for cell in cells if cell.task == task]
+        ours = sum((cell.y - (y.mean() + slope * (cell.x - x.mean()))) ** 2 for cell in left_out)
+        errors[task] = (float(ours), float(sum((cell.y - y.mean()) ** 2 for cell in left_out)))
+    return errors
+
+
+def _relative_error(cells: Sequence[Cell]) -> float | None:
+    ours, constant = (sum(errors) for errors in zip(*held_out_errors(cells).values(), strict=True))
     return float(ours / constant) if constant > 0 else None

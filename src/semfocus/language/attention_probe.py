@@ -21,16 +21,19 @@ MASS = f"mass_of_top_{WOULD_KEEP}"
 
 
 @torch.no_grad()
-def probe(model: nn.Module, run: Callable[[], object]) -> Probe:
-    """The attention problems that ``run``, a forward pass of the model, poses; the model is left as it was."""
+def probe(model: nn.Module, run: Callable[[], object], rows: int) -> Probe:
+    """The attention problems that ``run``, a forward pass of the model, poses in the first rows of its batch.
+
+    The model is left as it was. A whole batch is passed through it, since another shape would be compiled anew.
+    """
     blocks = [block for block in model.modules() if isinstance(block, Block)]
-    seen: list[tuple[Block, Seen]] = []
+    seen: list[tuple[Block, Tensor, Tensor]] = []
 
     def recording(block: Block, before: Callable[..., Seen]) -> Callable[..., Seen]:
         def record(*arguments: Any) -> Seen:
-            found = before(*arguments)
-            seen.append((block, found))
-            return found
+            q, k, v = before(*arguments)
+            seen.append((block, q[:rows], k[:rows]))
+            return q, k, v
 
         return record
 
@@ -42,7 +45,7 @@ def probe(model: nn.Module, run: Callable[[], object]) -> Probe:
     finally:
         for block, before in zip(blocks, originals, strict=True):
             block.before = before
-    problems = [Probe.of(q, k, b.pattern, is_causal=True, scale=b.scale).problems[0] for b, (q, k, _) in seen]
+    problems = [Probe.of(q, k, b.pattern, is_causal=True, scale=b.scale).problems[0] for b, q, k in seen]
     return Probe(tuple(problems))
 
 

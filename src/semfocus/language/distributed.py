@@ -6,6 +6,7 @@ Everything is as with one process but for the order of some sums.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -79,12 +80,12 @@ class Place:
         if self.alone:
             return model
         if how == "ddp":
-            return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+            return nn.parallel.DistributedDataParallel(model)
         from torch.distributed.fsdp import fully_shard
 
         for block in model.get_submodule("blocks").children():
             fully_shard(block)
-        fully_shard(model)
+        fully_shard(model, reshard_after_forward=True)  # between steps every parameter is in parts
         return model
 
 
@@ -96,7 +97,7 @@ def follow(device: str, work: Callable[[Any, Place, torch.device], None]) -> Non
     place.join(own)
     while (job := place.told()) is not None:
         work(job, place, own)
-    dist.destroy_process_group()
+    _part()
 
 
 def dismiss() -> None:
@@ -104,7 +105,14 @@ def dismiss() -> None:
     place = Place.here()
     if not place.alone and dist.is_initialized():
         place.told(None)
-        dist.destroy_process_group()
+        _part()
+
+
+def _part() -> None:
+    """Models go before the group they communicate through, and nobody goes while another still waits for an answer."""
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -25,10 +25,9 @@ from .config import LanguageConfig
 from .data import Batches
 from .decoder import Decoder
 from .distributed import Place, fill, whole
+from .schedule import rate
 
 BETAS = (0.9, 0.95)
-#: The learning rate's last value over its largest.
-FLOOR = 0.1
 
 
 class LanguageRun:
@@ -153,10 +152,8 @@ class LanguageRun:
         return math.isfinite(loss) and math.isfinite(row.get("train_loss", 0.0))
 
     def _diagnosed(self) -> dict[str, Any]:
-        ids, targets = self.batches.heldout_at(0)
-        # Each process has some rows: as many as asked for, or all there are.
-        rows = max(self.config.train.diagnose, self.place.world) // self.place.world * self.place.world
-        found = attention_probe.probe(self.model, lambda: self._loss(ids[:rows], targets[:rows]))
+        batch = self.batches.heldout_at(0)
+        found = attention_probe.probe(self.model, lambda: self._loss(*batch), self.config.train.diagnose)
         return attention_probe.measured(found) if self.place.first else {}
 
     def _environment(self) -> dict[str, Any]:
@@ -236,17 +233,3 @@ class LanguageRun:
         }
         write_json(self.directory.path / "summary.json", finite(facts))
         checkpoint.remove(self.folder)
-
-
-def rate(config: LanguageConfig, step: int) -> float:
-    """The learning rate of a step, counted from 0, over its largest.
-
-    >>> config = LanguageConfig()
-    >>> [round(rate(config, step), 2) for step in (0, 12, 127)]
-    [0.08, 1.0, 0.1]
-    """
-    warm = round(config.optimiser.warm_up * config.steps)
-    if step < warm:
-        return (step + 1) / warm
-    along = (step - warm) / max(config.steps - 1 - warm, 1)
-    return FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * along))

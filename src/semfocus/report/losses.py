@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from .record import TONES, status
 
 NOTHING = Cell("-", "muted")
 CURVES = """Cross-entropy on the validation text in nats per token, after each stretch of the one pass over the training
-text. The thick line is the median over seeds, faint lines are the seeds. Time is that of the training steps alone, as
+text. The thick line is the median over seeds, faint lines are the seeds. The last figure shows the same losses minus
+that of full attention, seed by seed: below 0 an arm is ahead. Time is that of the training steps alone, as
 this pattern is implemented here: compiling and evaluating are left out."""
 END = """The lowest validation loss of each seed: mean over seeds, in brackets the smallest and largest. The other
 columns are paired by seed, with the interval that the sign-flip test does not reject at {alpha:.0f} % (for description:
@@ -36,6 +38,7 @@ so fewer than {fewest} seeds decide nothing.
 A claim is confirmed or refuted if the interval lies on one side of its limit and the p-value (after Holm, where a claim
 has several comparisons) is at most {alpha:.0f} %; all else is "undecided". A seed whose run diverged enters no
 comparison and is listed below. The rules were fixed in code before the runs."""
+UNITS = ((1e9, "billion "), (1e6, "million "), (1e3, "thousand "))
 #: Diagnostics that the page shows, and what they are called there.
 QUANTITIES = {
     "dispersion": "dispersion",
@@ -51,16 +54,47 @@ def curves(results: Results, panel: str, x: Mapping[str, str]) -> list[Figure]:
     arms = results.in_panel(panel)
     figures = []
     for column, title in x.items():
+        unit, word = _unit(arms, column)
         lines = {}
         for arm in arms:
             begun = [run.rows[1:] for run in arm.runs if len(run.rows) > 1]
             length = max(map(len, begun), default=0)
-            places = [float(np.median([rows[i][column] for rows in begun if i < len(rows)])) for i in range(length)]
+            at = [[rows[i][column] / unit for rows in begun if i < len(rows)] for i in range(length)]
             values = [[rows[i]["heldout_loss"] if i < len(rows) else None for i in range(length)] for rows in begun]
-            lines[arm.label] = (places, values)
-        figure = line_figure(slug("loss", column, panel), f"validation loss against {title}", title, arms, lines)
+            lines[arm.label] = ([float(np.median(here)) for here in at], values)
+        figure = line_figure(slug("loss", column, panel), f"validation loss against {title}", word + title, arms, lines)
         figures += [figure] if figure else []
     return figures
+
+
+def gaps(results: Results, panel: str) -> list[Figure]:
+    """Each arm's loss minus that of the first, seed by seed, against tokens."""
+    arms = results.in_panel(panel)
+    if not arms:
+        return []
+    unit, word = _unit(arms, "tokens")
+    first = {run.seed: {row["tokens"]: row["heldout_loss"] for row in run.rows[1:]} for run in arms[0].runs}
+    lines = {}
+    for arm in arms[1:]:
+        pairs = [(run.rows[1:], first[run.seed]) for run in arm.runs if run.seed in first]
+        places = sorted({row["tokens"] for rows, _ in pairs for row in rows})
+        values = [[_minus(rows, other, place) for place in places] for rows, other in pairs]
+        lines[arm.label] = ([place / unit for place in places], values)
+    title = f"validation loss minus that of {arms[0].label}"
+    figure = line_figure(slug("gap", panel), title, f"{word}tokens", arms, lines)
+    return [figure] if figure else []
+
+
+def _minus(rows: Sequence[Mapping[str, Any]], other: Mapping[int, float | None], place: int) -> float | None:
+    ours = next((row["heldout_loss"] for row in rows if row["tokens"] == place), None)
+    theirs = other.get(place)
+    return None if ours is None or theirs is None else float(ours) - theirs
+
+
+def _unit(arms: Sequence[ArmResult], column: str) -> tuple[float, str]:
+    """What numbers on an axis are divided by, and how that is said."""
+    largest = max((run.rows[-1].get(column, 0) for arm in arms for run in arm.runs if run.rows), default=0)
+    return next(((unit, word) for unit, word in UNITS if largest >= 10 * unit), (1.0, ""))
 
 
 def at_the_end(results: Results, panel: str, x: Mapping[str, str]) -> Table:

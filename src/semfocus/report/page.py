@@ -24,6 +24,8 @@ from .verdicts import SIGNS, cards, tone
 
 __all__ = ["Cell", "Figure", "Section", "Table", "build", "build_all"]
 
+HERE = Path(__file__).parent
+
 
 def build(study: Study, results: Results) -> Path:
     """Judges a study's claims and writes its page, finished or not; returns where it lies."""
@@ -72,32 +74,52 @@ def _write_parts(sections: Sequence[Section], folder: Path) -> None:
 
 def render(study: Study, results: Results, judged: Sequence[Judged], sections: Sequence[Section]) -> str:
     """The page's text: a function of what the store holds, so that building it again changes nothing."""
-    here = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"swatch": _swatch, "tone": tone}
-    environment.tests |= {kind.__name__.lower(): _is(kind) for kind in (Cell, Figure, Section, Table)}
-    figures = [part for part in leaves(sections) if isinstance(part, Figure)]
-    drawn = {figure.name: Markup(inline(figure.svg, f"f{i}", _described(figure))) for i, figure in enumerate(figures)}
     title, *question = paragraphs(study.question) or [study.name]
-    page = environment.get_template("page.html.jinja").render(
-        study=study,
-        results=results,
-        asked=results.question,
-        size=study.sizes.get(results.question.size),
-        title=title,
-        question=question,
-        cards=cards(list(judged)),
-        signs=SIGNS,
-        sections=[section for section in sections if section.parts or section.text],
-        drawn=drawn,
-        statuses=results.statuses(),
-        css=Markup((here / "page.css").read_text(encoding="utf-8")),
-        colours=_variables(COLOURS),
-        dark_colours=_variables(DARK),
+    page = (
+        environment()
+        .get_template("page.html.jinja")
+        .render(
+            study=study,
+            results=results,
+            asked=results.question,
+            size=study.sizes.get(results.question.size),
+            title=title,
+            question=question,
+            cards=cards(list(judged)),
+            signs=SIGNS,
+            sections=[section for section in sections if section.parts or section.text],
+            statuses=results.statuses(),
+            **shared(sections),
+        )
     )
     return page.lstrip()
+
+
+def environment(*folders: Path) -> Environment:
+    """For templates of this folder, and of others whose pages have the same parts."""
+    made = Environment(
+        loader=FileSystemLoader([HERE, *folders]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"swatch": _swatch, "tone": tone}
+    made.tests |= {kind.__name__.lower(): _is(kind) for kind in (Cell, Figure, Section, Table)}
+    return made
+
+
+def shared(sections: Sequence[Section]) -> dict[str, object]:
+    """What every page's template needs: its figures, the style sheet and the colours."""
+    figures = [part for part in leaves(sections) if isinstance(part, Figure)]
+    return {
+        "drawn": {
+            figure.name: Markup(inline(figure.svg, f"f{i}", _described(figure))) for i, figure in enumerate(figures)
+        },
+        "css": Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        "colours": _variables(COLOURS),
+        "dark_colours": _variables(DARK),
+    }
 
 
 def _is(kind: type) -> Callable[[object], bool]:

@@ -41,7 +41,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (6, 10, 15),
     ),
 }
-SHARED = {"train": {"batch": 128}, "precision": "tf32"}
+SHARED = {"optimiser": {"learning_rate": 1.0, "decay": 0.99}, "train": {"batch": 128}, "precision": "tf32"}
 EPOCHS = {"epoch": "epochs"}
 
 

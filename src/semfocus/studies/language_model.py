@@ -21,42 +21,14 @@ from semfocus.patterns.top_k import TopK
 from semfocus.report import losses, record
 from semfocus.report.page import Section, Table
 from semfocus.studies import _penn_treebank
+from semfocus.studies._language_sizes import BUDGETS, ENOUGH_TOKENS, RATES, SCALES, SHORTER, SIZES, WIDTHS
 from semfocus.text import corpus
 from semfocus.training.strict import ConfigError
 
 PANEL, TUNING = "text", "text, tuning"
+SHARPER = "full, larger scale"
 #: Far from the seeds on which the result is reported.
 TUNING_SEEDS = (1000,)
-#: A tuning run is so many times shorter than a reported one, with a schedule of its own.
-SHORTER = 4
-RATES = {"smoke": (3e-3, 6e-3), "quick": (3e-3, 1e-2), "small": (1e-3, 3e-3)}
-SCALES = {"smoke": (1.0, 2.0), "quick": (1.0, 2.0, 4.0), "small": (1.0, 2.0, 4.0)}
-#: The first k is the one the claims are about.
-BUDGETS = {"smoke": (5,), "quick": (16, 5), "small": (16, 5, 64, 256)}
-WIDTHS = {"smoke": 5, "quick": 16, "small": 64}
-SIZES: dict[str, dict[str, Any]] = {
-    "smoke": {
-        "text": {"megabytes": 0.2},
-        "model": {"width": 8, "blocks": 1, "heads": 1, "context": 16},
-        "train": {"tokens": 1024, "batch": 4, "epochs": 2, "heldout": 128, "diagnose": 2},
-    },
-    "quick": {
-        "text": {"megabytes": 2.0},
-        "model": {"width": 48, "blocks": 2, "heads": 2, "context": 64},
-        "train": {"tokens": 163_840, "batch": 16, "epochs": 10, "heldout": 16_384, "diagnose": 8},
-    },
-    # 11.1 million parameters (8 x 12 x 320^2, 4,096 x 320) and 12.1 million tokens: 8e14 operations a run, and about as
-    # much time again in memory traffic. At 1.5 to 2 million tokens a second a run takes 6 to 8 s on an H200, a tuning
-    # run a quarter of that; 8 arms x 6 seeds + 36 / 4 make 57 runs' worth: 6 to 8 minutes, and one more for the text.
-    "small": {
-        "text": {"megabytes": 64.0, "tokenizer": "bpe", "vocabulary": 4096},
-        "model": {"width": 320, "blocks": 8, "heads": 5, "context": 512},
-        "train": {"tokens": 12_058_624, "batch": 32, "epochs": 16, "heldout": 262_144, "keep_weights": False},
-        "precision": "bfloat16",
-    },
-}
-#: Sizes whose runs must see at least as many tokens as they have parameters.
-ENOUGH_TOKENS = ("small",)
 #: What is on the x axes: columns of a run's metrics.
 AXES = {"tokens": "tokens", "train_seconds": "seconds of training"}
 #: Below so many characters a text is tokenised before anything is planned, so that mistakes show at once.
@@ -68,9 +40,9 @@ class LanguageModel(Study):
 
     Decoders are trained from scratch on text, in one pass: full attention, a fixed window and top-k with several k.
     All have the same parameters and see the same tokens in the same order, seed by seed. Every pattern gets the same
-    grid of learning rate x scale of the scores on a tuning seed, in runs a quarter as long; the settings with the
+    grid of learning rate x scale of the scores on a tuning seed (in shorter runs at some sizes); the settings with the
     lowest validation loss are then trained at full length with fresh seeds. "Scale tuned" arms took the best scale too,
-    the others the best learning rate at scale 1.
+    "larger scale" the best above 1, the others the best learning rate at scale 1.
 
     Expected if focus helps as it does on small tasks: top-k(16) reaches a given validation loss with fewer tokens than
     full attention, also when both have their best scale, and is as good at the end. Expected if sharpness is all: no
@@ -87,7 +59,7 @@ class LanguageModel(Study):
 
     sizes = {
         "smoke": Size("seconds; shows that everything runs", seeds=2),
-        "quick": Size("2 CPU cores, about 5 minutes: a tiny model of bytes", seeds=6),
+        "quick": Size("2 CPU cores, about 4 minutes: a tiny model of bytes", seeds=6),
         "small": Size("one GPU, about 10 minutes: 11 million parameters, 12 million tokens a run", seeds=6),
         "ptb": Size("one GPU, days: the paper's Penn Treebank runs, given its three text files", seeds=10),
     }
@@ -97,7 +69,7 @@ class LanguageModel(Study):
         if size == "ptb":
             return _penn_treebank.runs()
         shorter = {
-            "tokens": SIZES[size]["train"]["tokens"] // SHORTER,
+            "tokens": SIZES[size]["train"]["tokens"] // SHORTER[size],
             "epochs": 2,
             "keep_weights": False,
             "diagnose": 0,
@@ -125,6 +97,9 @@ class LanguageModel(Study):
             arms.append(_reported(min(plain, key=_loss), label_of(pattern), size))
             if label_of(pattern) in ("full", _focused(size)):
                 arms.append(_reported(min(tried, key=_loss), _tuned(label_of(pattern)), size))
+            if pattern == Full():
+                sharper = min((a for a in tried if a not in plain), key=_loss)
+                arms.append(_reported(sharper, SHARPER, size))
         return arms
 
     def claims(self, results: Results) -> list[Claim]:
@@ -136,7 +111,7 @@ class LanguageModel(Study):
             _ahead("fewer tokens", f"{top} needs fewer tokens than full attention", "full", top),
             _ahead(
                 "best against best",
-                "The same where both have their best scale: tokens until the loss both reach",
+                f"{top} needs fewer tokens than full attention where both have their best scale",
                 _tuned("full"),
                 _tuned(top),
             ),
@@ -161,7 +136,7 @@ class LanguageModel(Study):
     def sections(self, results: Results) -> list[Section]:
         if results.question.size == "ptb":
             return _penn_treebank.sections(results)
-        figures = losses.curves(results, PANEL, AXES)
+        figures = [*losses.curves(results, PANEL, AXES), *losses.gaps(results, PANEL)]
         table = losses.at_the_end(results, PANEL, AXES)
         return [
             Section("Validation loss", losses.CURVES, figures),
@@ -250,7 +225,9 @@ def _tuning(results: Results) -> Section:
         config, known = arm.arm.config, lowest(arm)
         loss = f"{_loss(arm):.4f}" if known else "-"
         rows.append([label_of(config.pattern), config.optimiser.learning_rate, config.model.attention_scale, loss])
-    text = f"""The lowest validation loss of each setting on the tuning seed, in runs 1/{SHORTER} as long. Every pattern
-    was given the same grid. A best setting at the edge of the grid may not be the best there is."""
+    shorter = SHORTER.get(results.question.size, 1)
+    length = f"1/{shorter} as long as" if shorter > 1 else "as long as"
+    text = f"""The lowest validation loss of each setting on the tuning seed, in runs {length} the reported ones. Every
+    pattern was given the same grid. A best setting at the edge of the grid may not be the best there is."""
     columns = ("pattern", "learning rate", "scale", "lowest loss")
     return Section("How the settings were chosen", text, [Table("tuning", "All settings", columns, rows, folded=True)])

@@ -18,7 +18,7 @@ from ..training.strict import ConfigError
 #: Share of the text that is held out for validation.
 HELDOUT = 0.1
 #: No package gives more than this share of the text: some are as large as all others together.
-PACKAGE_SHARE = 0.1
+PACKAGE_SHARE = 0.15
 #: Copies of other packages, which would put one package on both sides of the split.
 COPIES = {"_vendor", "_vendored", "vendor", "vendored", "site-packages", "dist-packages", "__pycache__"}
 MEGABYTE = 1_000_000

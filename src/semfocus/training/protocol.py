@@ -57,7 +57,6 @@ RECIPES = {
     "solve_equation": dataclasses.replace(NNCH, epochs=600),
     "cycle_navigation": dataclasses.replace(NNCH, epochs=750),
     "parity_check": dataclasses.replace(NNCH, epochs=1000),
-    TEXT_TASK: Recipe(length=20, learning_rate=1.0, decay=0.99, epochs=50, blocks=8),
 }
 
 

@@ -1,0 +1,34 @@
+"""A trained decoder back from its run directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from ..training.files import StorageError, explained
+from .config import LanguageConfig
+from .decoder import Decoder
+
+
+def load_decoder(directory: str | Path, device: torch.device | str = "cpu") -> Decoder:
+    """The model of a finished run that kept its weights (``train.keep_weights``), in evaluation mode.
+
+    model = load_decoder("lab/language_model/runs/0f3a...")
+    logits = model(tokens)  # tokens (b, t) -> (b, t, vocabulary)
+    """
+    path = Path(directory)
+    if not (path / "weights.safetensors").is_file():
+        raise StorageError(f"{path} holds no weights; train the run to its end with train.keep_weights=true")
+    with explained(path, "read"):
+        config = LanguageConfig.from_dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        data = (path / "weights.safetensors").read_bytes()
+    model = Decoder(config.model, config.text.vocabulary, config.pattern, config.seed).to(device)
+    try:
+        model.load_state_dict(safetensors.torch.load(data))
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        raise StorageError(f"{path / 'weights.safetensors'} does not fit its config.json ({error})") from None
+    return model.eval()

@@ -1,0 +1,37 @@
+"""How large the language models of each size are, and what is tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: A tuning run is so many times shorter than a reported one, with a schedule of its own.
+SHORTER = {"smoke": 2, "quick": 1, "small": 2}
+RATES = {"smoke": (3e-3, 6e-3), "quick": (5e-3, 1e-2, 2e-2), "small": (1e-3, 3e-3)}
+SCALES = {"smoke": (1.0, 2.0), "quick": (1.0, 2.0, 4.0), "small": (1.0, 2.0, 4.0)}
+#: The first k is the one the claims are about.
+BUDGETS = {"smoke": (5,), "quick": (16, 5), "small": (16, 5, 64, 256)}
+WIDTHS = {"smoke": 5, "quick": 16, "small": 64}
+SIZES: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "text": {"megabytes": 0.2},
+        "model": {"width": 8, "blocks": 1, "heads": 1, "context": 16},
+        "train": {"tokens": 1024, "batch": 4, "epochs": 2, "heldout": 128, "diagnose": 2},
+    },
+    "quick": {
+        "text": {"megabytes": 2.0},
+        "model": {"width": 48, "blocks": 2, "heads": 2, "context": 64},
+        "train": {"tokens": 163_840, "batch": 16, "epochs": 10, "heldout": 8_192, "diagnose": 8},
+    },
+    # 11.1 million parameters (8 x 12 x 320^2, 4,096 x 320) and 12.1 million tokens: 8e14 operations a run, and about as
+    # much time again in memory traffic. At 1.5 to 2 million tokens a second a run takes 6 to 8 s on an H200, a tuning
+    # run half of that; at most 8 different arms x 6 seeds + 36 / 2 make 66 runs' worth: 7 to 9 minutes, and one more to
+    # cut the text into tokens.
+    "small": {
+        "text": {"megabytes": 64.0, "tokenizer": "bpe", "vocabulary": 4096},
+        "model": {"width": 320, "blocks": 8, "heads": 5, "context": 512},
+        "train": {"tokens": 12_058_624, "batch": 32, "epochs": 16, "heldout": 262_144, "keep_weights": False},
+        "precision": "bfloat16",
+    },
+}
+#: Sizes whose runs must see at least as many tokens as they have parameters.
+ENOUGH_TOKENS = ("small",)  # tuning runs, which are not reported, need not

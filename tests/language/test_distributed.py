@@ -1,0 +1,76 @@
+"""Two processes that share a model, by DDP and by FSDP2, against one: equal losses but for the order of sums."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from semfocus.language.trainer import LanguageTrainer
+
+#: Losses near 5 in float32: a few units in the last place for each of 20 steps.
+TOLERANCE = 2e-5
+
+SCRIPT = """
+import json, sys
+from semfocus.language import distributed
+from semfocus.language.config import LanguageConfig
+from semfocus.language.distributed import Place
+from semfocus.language.trainer import LanguageTrainer, follow
+
+if Place.here().first:
+    for number, data in enumerate(json.loads(sys.argv[1])):
+        out, config = f"{sys.argv[2]}/{number}", LanguageConfig.from_dict(data)
+        LanguageTrainer(out, checkpoint_seconds=0.0).run([config])
+    distributed.dismiss()
+else:
+    follow("cpu")
+"""
+
+
+def launch(*arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said, complained = process.communicate(timeout=90)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 0, said + complained
+    return said
+
+
+def losses(directory):
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [value for row in rows for value in (row["heldout_loss"], row.get("train_loss"), row.get("gradient_norm"))]
+
+
+def test_two_processes_give_the_losses_of_one(tiny, tmp_path):
+    """By DDP, by FSDP2, and by FSDP2 from a checkpoint that one process wrote."""
+    top_k = {"name": "top_k", "k": 3}
+    configs = [tiny(pattern=top_k, train={"parallel": how}) for how in ("ddp", "fsdp")]
+    configs.append(tiny(train={"parallel": "fsdp"}))
+    with pytest.raises(KeyboardInterrupt):
+        LanguageTrainer(tmp_path / "2", stopping=lambda: True).run([configs[2]])
+    assert list(tmp_path.glob("2/groups/*/epoch-1.safetensors"))
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    launch(str(tmp_path / "train.py"), json.dumps([config.to_dict() for config in configs]), str(tmp_path))
+    for number, config in enumerate(configs):
+        (alone,) = LanguageTrainer(tmp_path / "alone").run([config])
+        (together,) = tmp_path.glob(f"{number}/runs/*")
+        assert json.loads((together / "environment.json").read_text())["processes"] == 2
+        assert losses(together) == pytest.approx(losses(alone.path), abs=TOLERANCE)
+        assert (together / "weights.safetensors").stat().st_size == (alone.path / "weights.safetensors").stat().st_size
+
+
+def test_the_whole_study_by_two_processes(tmp_path):
+    more = ["--size", "smoke", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path)]
+    said = launch("-m", "semfocus", "run", "language_model", *more, "train.tokens=512")
+    assert said.count("the page:") == 1  # the first process speaks, the other follows
+    (page,) = tmp_path.glob("language_model/pages/*.html")
+    assert "preliminary" not in page.read_text()
