@@ -1,6 +1,7 @@
 """Every study runs at size smoke and produces its page; every size of every study can be planned."""
 
 import dataclasses
+import re
 import textwrap
 from collections import Counter
 from html import unescape
@@ -43,7 +44,11 @@ def test_smoke_ends_with_a_page_and_no_verdict(name, tmp_path):
     assert {j.verdict for j in judged} == {"undecided"}
     assert not any(line.outcome == "missing" for j in judged for line in j.lines)  # every claim finds its arms
     page = build(study, results)
-    assert study.summary.split("?")[0] in unescape(page.read_text())
+    text = page.read_text()
+    assert study.summary.split("?")[0] in unescape(text)
+    # What a legend names can be hidden: each of its entries is a class of something drawn.
+    for key in re.findall(r"data-arm=[\"']?(k[0-9a-f]{8})", text):
+        assert re.search(rf'class="arm {key} ', text), key
 
 
 @pytest.mark.parametrize("name", EVERY)

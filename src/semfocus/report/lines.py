@@ -8,7 +8,7 @@ import numpy as np
 
 from ..lab.results import ArmResult
 from .parts import Figure, shortened
-from .style import legend_of, styles_of
+from .style import Entry, legend_of, styles_of
 from .svg import as_svg, drawing, plain_log, plot
 
 Values = Sequence[Sequence[float | None]]  # one row per seed
@@ -37,8 +37,9 @@ def line_figure(
                 continue
             drawn.append(label)
             style = styles[label]
+            key = Entry(label, style).key  # by which the legend hides it
             for seed in table:
-                axes.plot(places, seed, color=style.colour, lw=0.6, alpha=0.3, zorder=1)
+                axes.plot(places, seed, color=style.colour, lw=0.6, alpha=0.3, zorder=1, gid=f"{key}-seed")
             some = ~np.isnan(table).all(axis=0)
             middle = np.full(table.shape[1], np.nan)
             middle[some] = np.nanmedian(table[:, some], axis=0)
@@ -50,6 +51,7 @@ def line_figure(
                 lw=style.weight,
                 marker=style.marker,
                 markersize=3.5,
+                gid=key,
             )
             rows += [(label, x, None if np.isnan(m) else float(m)) for x, m in zip(places, middle, strict=True)]
         axes.set_title(shortened(title, 60))

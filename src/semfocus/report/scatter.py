@@ -35,11 +35,13 @@ def scatter_figure(name: str, x_label: str, y_label: str, cells: Sequence[Cell])
             colour, marker = LOOKS[number % len(LOOKS)]
             legend.append(Entry(task, ArmStyle(colour, marker=marker, weight=0.0)))
             points = [cell for cell in cells if cell.task == task]
-            axes.plot([p.x for p in points], [p.y for p in points], marker, color=colour, ms=5, alpha=0.85)
+            key = legend[-1].key
+            axes.plot([p.x for p in points], [p.y for p in points], marker, color=colour, ms=5, alpha=0.85, gid=key)
             for point in points:
                 place = (point.x, point.y)
                 label = shortened(point.label, 12)
-                axes.annotate(label, place, xytext=(4, 3), textcoords="offset points", fontsize=6.5, alpha=0.8)
+                note = axes.annotate(label, place, xytext=(4, 3), textcoords="offset points", fontsize=6.5, alpha=0.8)
+                note.set_gid(f"{key}-label")
         axes.set_title(shortened(x_label, 46))
         axes.set_ylabel(y_label, loc="top")
         axes.margins(0.12)
