@@ -27,3 +27,16 @@ def test_half_precision_follows_the_cpu_s_curve(tiny, tmp_path, pattern, compile
     assert ("compiled" in environment["implementation"]) == compiled
     if isinstance(pattern, Full | TopK):
         assert environment["implementation"].split(",")[0] in ("sdpa", "fused")
+
+
+def test_a_captured_run_goes_on_as_if_nothing_had_happened(tiny, tmp_path):
+    """Warming up and capturing leave weights and moments as they were, in a new run and in one that goes on."""
+    config = tiny(pattern=TopK(16), precision="bfloat16", train={"tokens": 20_480, "heldout": 2048, "batch": 16})
+    (whole,) = LanguageTrainer(tmp_path / "whole", device="cuda").run([config])
+    stops = iter([False, True])
+    stopped = LanguageTrainer(tmp_path / "parts", device="cuda", stopping=lambda: next(stops, False))
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run([config])
+    (parts,) = LanguageTrainer(tmp_path / "parts", device="cuda").run([config])
+    ours, theirs = ([row["heldout_loss"] for row in run.metrics()] for run in (parts, whole))
+    assert ours == theirs

@@ -21,6 +21,7 @@ from ..training.files import finite, write_json
 from ..training.population import precision
 from ..training.run_directory import RunDirectory
 from . import attention_probe
+from .captured import Captured, Step
 from .config import LanguageConfig
 from .data import Batches
 from .decoder import Decoder
@@ -46,7 +47,9 @@ class LanguageRun:
         if self.compiled:
             self.model.compile_parts()
         self.shared = place.shared(self.model, config.train.parallel)
+        self.rate = torch.zeros((), device=device)  # a CUDA graph reads it anew at each step
         self.optimiser = self._optimiser()
+        self.step: Step = self._step
         self.running = torch.zeros(2, device=device)  # sums over a stretch: loss, the gradient's norm
         self.seconds = 0.0
 
@@ -56,7 +59,7 @@ class LanguageRun:
             {"params": [p for p in parameters if p.ndim > 1], "weight_decay": c.weight_decay},
             {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=c.learning_rate, betas=BETAS, fused=True)
+        return torch.optim.AdamW(groups, lr=self.rate, betas=BETAS, fused=True)
 
     def train(
         self,
@@ -95,28 +98,45 @@ class LanguageRun:
             logits = self.shared(self.place.rows(ids))  # (b, t, v)
         return F.cross_entropy(logits.float().flatten(0, 1), self.place.rows(targets).flatten())
 
+    def _step(self, ids: Tensor, targets: Tensor) -> None:
+        loss = self._loss(ids, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimiser.clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        self.running += torch.stack((loss.detach(), whole(norm)))
+
     def _stretch(self, epoch: int) -> None:
         """The steps of one stretch; ``epoch`` counts from 0."""
         self.running.zero_()
         self._wait()
         start = time.perf_counter()
-        for step in range(self.config.steps_until(epoch), self.config.steps_until(epoch + 1)):
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.config.optimiser.learning_rate * rate(self.config, step)
-            loss = self._loss(*self.batches.at(step))
-            loss.backward()  # type: ignore[no-untyped-call]
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimiser.clip)
-            self.optimiser.step()
-            self.optimiser.zero_grad()
-            self.running += torch.stack((loss.detach(), whole(norm)))
+        for number in range(self.config.steps_until(epoch), self.config.steps_until(epoch + 1)):
+            self.rate.fill_(self.config.optimiser.learning_rate * rate(self.config, number))
+            self.step(*self.batches.at(number))
         self._wait()
         self.seconds += time.perf_counter() - start
 
     def _warm_up(self) -> None:
-        """What is compiled or looked up at the first step is not training time. Leaves no trace."""
-        self._loss(*self.batches.at(0)).backward()  # type: ignore[no-untyped-call]
-        self.optimiser.zero_grad()
+        """What is compiled, captured or looked up at the first step is not training time. Leaves no trace."""
+        if self.compiled and self.place.world == 1:
+            self._capture()
+        else:
+            self._loss(*self.batches.at(0)).backward()  # type: ignore[no-untyped-call]
+            self.optimiser.zero_grad()
         self._wait()
+
+    @torch.no_grad()
+    def _capture(self) -> None:
+        known = bool(self.optimiser.state)  # of a run that goes on
+        before = [p.clone() for p in self.model.parameters()]
+        moments = [[x.clone() for x in self.optimiser.state[p].values()] for p in self.model.parameters() if known]
+        with torch.enable_grad():
+            self.step = Captured(self._step, *self.batches.at(0))
+        for number, parameter in enumerate(self.model.parameters()):
+            parameter.copy_(before[number])
+            for place, tensor in enumerate(self.optimiser.state[parameter].values()):
+                tensor.copy_(moments[number][place]) if known else tensor.zero_()
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
