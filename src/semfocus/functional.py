@@ -235,9 +235,13 @@ def why_cannot(implementation: str, problem: Problem, with_weights: bool) -> str
     return asks[implementation](problem, with_weights) if implementation in asks else None
 
 
-def choose(problem: Problem, with_weights: bool) -> str:
-    """What "auto" means: a fused kernel where one computes the same thing and pays, else by the size of the scores."""
-    fused = kernels.pays(problem) and kernels.cannot(problem, with_weights) is None
+def choose(problem: Problem, with_weights: bool, compiled: bool | None = None) -> str:
+    """What "auto" means: a fused kernel where one computes the same thing and pays, else by the size of the scores.
+
+    ``compiled``: for a call inside ``torch.compile``; by default, is this one?
+    """
+    compiled = torch.compiler.is_compiling() if compiled is None else compiled
+    fused = kernels.pays(problem, compiled) and kernels.cannot(problem, with_weights) is None
     # PyTorch's kernel is the faster one in half precision only.
     if sdpa_cannot(problem, with_weights) is None and not (fused and problem.q.dtype == torch.float32):
         return "sdpa"
@@ -245,7 +249,7 @@ def choose(problem: Problem, with_weights: bool) -> str:
         return "fused"
     budget, keys = problem.pattern.budget, problem.k.shape[-2]
     # Both look at numbers on their way, which a GPU would wait for and a compiler cannot.
-    if budget and problem.q.device.type == "cpu" and not torch.compiler.is_compiling():
+    if budget and problem.q.device.type == "cpu" and not compiled:
         if keys >= max(WINDOW_FROM_KEYS, WINDOW_FROM_RATIO * budget) and not windows.cannot(problem, with_weights):
             return "windows"
         if keys >= max(GATHER_FROM_KEYS, GATHER_FROM_RATIO * budget) and not gathered.cannot(problem, with_weights):

@@ -25,8 +25,9 @@ TINY_BUDGET = 8
 WIDEST_LONG_HEAD = 256
 LARGEST_LONG_BUDGET = 1024
 LARGEST_DROPOUT = 1 - 2**-20
-#: With fewer keys the plain path, compiled, is as fast.
+#: With fewer keys the plain path, compiled, is as fast; and without a compiler, with fewer than that.
 PAYS_FROM_KEYS = 64
+PAYS_FROM_KEYS_UNCOMPILED = 16
 
 
 def is_long(problem: Problem) -> bool:
@@ -42,11 +43,12 @@ def is_long(problem: Problem) -> bool:
     return faster and p.dropout_p == 0
 
 
-def pays(problem: Problem) -> bool:
-    """Is the kernel faster than plain PyTorch here?"""
+def pays(problem: Problem, compiled: bool = False) -> bool:
+    """Is the kernel faster than plain PyTorch here, ``compiled`` or not?"""
     if problem.q.device.type != "cuda":
         return False
-    return is_long(problem) or (problem.k.shape[-2] >= PAYS_FROM_KEYS and not exact_products(problem))
+    enough = PAYS_FROM_KEYS if compiled else PAYS_FROM_KEYS_UNCOMPILED
+    return is_long(problem) or (problem.k.shape[-2] >= enough and not exact_products(problem))
 
 
 def exact_products(problem: Problem) -> bool:

@@ -136,7 +136,7 @@ class Transformer(nn.Module):
             h = self.run_block(block, h, visible, self.scales, noise, EPS if i else FIRST_EPS, settings)
         return self._read(h, pad)
 
-    def implementation(self, member: int, shape: tuple[int, ...], training: bool) -> str:
+    def implementation(self, member: int, shape: tuple[int, ...], training: bool, compiled: bool = False) -> str:
         """What "auto" chooses for a member whose queries have this shape (members, batch, heads, length, width)."""
         like = self.embedding.detach()[0, 0, 0].expand(shape)
         problem = Problem(
@@ -152,7 +152,7 @@ class Transformer(nn.Module):
             noise=Noise.none(like.device),
             soft_cap=self.config.soft_cap,
         )
-        return choose(problem, with_weights=False)
+        return choose(problem, with_weights=False, compiled=compiled)
 
     def _check_tokens(self, tokens: Tensor) -> Tensor:
         members = len(self.patterns)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from .. import kernels
+from ..patterns._windows import Window
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
 from . import checkpoint
@@ -110,9 +111,8 @@ def members_that_fit(config: RunConfig, device: torch.device) -> int:
 
 def keeps_scores(config: RunConfig) -> bool:
     """Will a GPU hold the matrix of scores, for want of a fused kernel?"""
-    fused = (
-        type(config.pattern) in (Full, TopK) and not getattr(config.pattern, "sinks", 0) and not config.model.soft_cap
-    )
+    known = isinstance(config.pattern, Full | TopK | Window) and not getattr(config.pattern, "sinks", 0)
+    fused = known and not config.model.soft_cap
     long_enough = kernels.PAYS_FROM_KEYS <= config.length <= kernels.LONGEST_ROW
     return not (kernels.INSTALLED and fused and long_enough and config.precision == "tf32")
 

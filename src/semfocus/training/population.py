@@ -180,7 +180,9 @@ class Population:
             return False
         with precision(self.configs[0].precision):
             names = {
-                self.model.implementation(i, (1, self.batch, config.heads, length, config.width), training=False)
+                self.model.implementation(
+                    i, (1, self.batch, config.heads, length, config.width), training=False, compiled=self.compiled
+                )
                 for i in {pattern: i for i, pattern in enumerate(self.model.patterns)}.values()
             }
         return names <= {"fused", "sdpa"}
@@ -193,7 +195,7 @@ class Population:
         for mode, examples in (("training", self.batch), ("evaluation", self._evaluation_batch(self.order.shape[1]))):
             shape = (together, examples, self.model.config.heads, length, self.model.config.width)
             with precision(self.configs[0].precision):
-                name = self.model.implementation(member, shape, training=mode == "training")
+                name = self.model.implementation(member, shape, mode == "training", self.compiled)
             names[mode] = f"{name}, compiled" if self.compiled else name
         return names
 
