@@ -56,7 +56,8 @@ class Plateau(Study):
     The same task at several lengths, nothing padded: full attention, full attention with its scores multiplied by
     four, and top-k(5). T is the time until 95 % of the training examples are classified correctly, in epochs, told
     to a part of an epoch by probes in the first ones. For every seed and arm log T = a + b log length is fitted over
-    the lengths at which that seed converged; b is the exponent. Top-k keeps as many keys whatever the length, so it is
+    the lengths at which that seed converged; b is the exponent. Two arms are compared over the lengths at which both
+    converged (a rule made after the quick runs and before any other). Top-k keeps as many keys whatever the length, so it is
     the sharper the longer the sequence; the multiplier of four is the same everywhere.
 
     Leaving out the runs that never converged takes the slowest ones away, most of all at great lengths, so an
@@ -107,7 +108,7 @@ class Plateau(Study):
                         Case(
                             task,
                             f"exponent of {label} minus that of full",
-                            partial(_less_than_full, task=task, label=label),
+                            partial(_on_common_lengths, task=task, label=label),
                             NO_EXPONENT,
                         )
                         for task in tasks
@@ -191,7 +192,7 @@ def _less_than_full(results: Results, task: str, label: str) -> dict[int, float]
 
 
 def _on_common_lengths(results: Results, task: str, label: str) -> dict[int, float]:
-    """The same with both fitted over the lengths at which both converged: for description, like against like."""
+    """The same with both fitted over the lengths at which both converged: like against like. The claims rest on it."""
     full, found = times(results, task, "full"), {}
     for seed, ours in times(results, task, label).items():
         theirs = full.get(seed, {})
@@ -228,8 +229,8 @@ def _table(results: Results) -> Section:
     text = f"""log T = a + b log length, fitted seed by seed over the lengths at which that seed converged; b is the
     exponent. A seed with fewer than {FEWEST_LENGTHS} such lengths has none. Intervals (95 %) invert the sign-flip
     test, and differences are paired by seed. Where full attention did not converge the two are fitted over different
-    lengths; "on common lengths" is the difference over those at which both did (for description: the claims are judged
-    by the column before it). Censored: runs that did not converge within their epochs, by length."""
+    lengths; "on common lengths" is the difference over those at which both did, and the claims are judged by that.
+    Censored: runs that did not converge within their epochs, by length."""
     return Section("Exponents", text, [Table("exponents", "", columns, rows)])
 
 
