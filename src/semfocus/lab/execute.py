@@ -15,6 +15,7 @@ from ..training.progress import Progress
 from ..training.protocol import RunConfig
 from ..training.strict import ConfigError
 from ..training.trainer import Trainer
+from .borrow import borrow
 from .configs import Config
 from .cost import Clock
 from .overrides import overridden
@@ -76,6 +77,7 @@ def execute(
         manifest = _with_what_was_recorded(store, planned or plan(study, question))
     _refuse_empty(manifest)
     store.write(manifest)
+    borrow(store, manifest.configs(), say)
     train(store, manifest.configs())
     results = Results(store, manifest)
     known = {(arm.panel, arm.label) for arm in manifest.arms}
@@ -87,6 +89,7 @@ def execute(
         manifest = replace(manifest, arms=(*manifest.arms, *more), complete=False)
         check_arms(study, manifest.arms)
         store.write(manifest)
+        borrow(store, manifest.configs(), say)
         train(store, manifest.configs())
         results = Results(store, manifest)
     return results

@@ -1,0 +1,56 @@
+"""Runs that another study of the same folder has trained already. A run is its config, whoever asked for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..training.files import explained
+from ..training.run_directory import RunDirectory
+from .configs import Config
+from .store import Store
+
+
+def borrow(store: Store, configs: Sequence[Config], say: Callable[[str], None]) -> int:
+    """Brings finished runs of neighbouring studies into this one's folder; returns how many.
+
+    Files are linked where the file system can, else copied: nothing changes a finished run's files in place.
+    """
+    neighbours = [path for path in sorted(store.path.parent.glob("*/runs")) if path.parent != store.path]
+    taken = 0
+    for config in configs if neighbours else ():
+        own = store.run(config.hash)
+        if own.path.exists():
+            continue
+        theirs = (RunDirectory(path.parent, config.hash) for path in neighbours)
+        found = next((run for run in theirs if run.is_finished()), None)
+        if found is not None:
+            taken += _bring(found.path, own.path)
+    if taken:
+        say(f"{taken} runs are those of other studies in {store.path.parent}, and are not trained again")
+    return taken
+
+
+def _bring(source: Path, target: Path) -> int:
+    """All files, then the name: a reader never meets half a run. 0 if another process was faster."""
+    half = target.with_name(f".{target.name}.{os.getpid()}")
+    with explained(target, "write"):
+        shutil.rmtree(half, ignore_errors=True)
+        shutil.copytree(source, half, copy_function=_link)
+        try:
+            half.rename(target)
+        except OSError:
+            shutil.rmtree(half, ignore_errors=True)
+            if not target.exists():
+                raise
+            return 0
+    return 1
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,52 @@
+"""Studies of one folder share what they train."""
+
+from test_store import QUIET, smoke
+
+from semfocus.lab.execute import ask, execute, on_this_machine
+from semfocus.report.page import build
+from semfocus.studies.convergence import Convergence
+
+
+class Neighbour(Convergence):
+    """Does the same study, under another name, train anything again?
+
+    Refuted by a run that it trains.
+    """
+
+
+def run_neighbour(root, said):
+    asked = []
+
+    def counting(store, configs):
+        asked.extend(c.hash for c in configs if not store.run(c.hash).path.exists())
+        on_this_machine("cpu", 1, QUIET)(store, configs)
+
+    study = Neighbour()
+    return study, execute(study, ask(study, "smoke", None, []), root, counting, said.append), asked
+
+
+def test_finished_runs_are_taken_and_unfinished_ones_are_not(tmp_path):
+    first = smoke(tmp_path)
+    runs = [run.directory.path for _, run in first.every_run()]
+    (runs[0] / "summary.json").unlink()
+    said = []
+    study, results, trained = run_neighbour(tmp_path, said)
+    assert trained == [runs[0].name]
+    assert said == [f"{len(runs) - 1} runs are those of other studies in {tmp_path}, and are not trained again"]
+    for path in runs[1:]:
+        ours = results.store.run(path.name).path
+        assert {p.name for p in ours.iterdir()} == {p.name for p in path.iterdir()}
+        assert (ours / "metrics.jsonl").read_bytes() == (path / "metrics.jsonl").read_bytes()
+    assert build(study, results).exists()
+    said.clear()
+    assert run_neighbour(tmp_path, said)[2] == []
+    assert said == []
+
+
+def test_one_study_s_measurements_stay_its_own(tmp_path):
+    first = smoke(tmp_path)
+    _, results, _ = run_neighbour(tmp_path, [])
+    from semfocus.lab.measure import measure_runs
+
+    measure_runs([run for _, run in results.every_run()], "here", lambda run: {"x": 1}, lambda text: None)
+    assert not any((run.directory.path / "measured.json").exists() for _, run in first.every_run())
