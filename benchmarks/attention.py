@@ -123,9 +123,9 @@ def cells(options: argparse.Namespace, length: int, causal: bool) -> Iterator[tu
         if k >= length:
             continue
         yield row("ours", k), ours(TopK(k), causal)
-        if length <= EAGER_UP_TO and k in (5, 8, 64):
+        if length <= EAGER_UP_TO and k == 8:
             yield row("eager", k), eager(TopK(k), causal)
-        if length <= CHUNKED_UP_TO and k == 8:
+        if length <= CHUNKED_UP_TO and k == 8 and not causal:
             yield row("chunked", k), ours(TopK(k), causal, "chunked")
     if length > 2 * WINDOW:
         yield row("ours, window", WINDOW), ours(Banded(WINDOW), causal)
@@ -242,8 +242,9 @@ def plot(rows: list[Row], path: Path, title: str) -> None:
             axis.loglog([p[0] for p in points], [p[1] for p in points], style, marker=".", label=label)
         axis.set(xlabel="length", title="causal" if causal else "not causal")
         axis.grid(alpha=0.3)
+        if axis.lines:
+            axis.legend(fontsize=7, ncol=2)
     axes[0].set_ylabel("ms, forward and backward")
-    axes[1].legend(fontsize=7, ncol=2)
     figure.suptitle(title, fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -275,24 +276,25 @@ def main() -> None:
                 for row, call in cells(options, length, causal):
                     rows.append(measure(row, call, inputs, d_out, options.seconds))
                     print(line(rows, rows[-1]), flush=True)
+            facts, crossings = write(options, rows, time.monotonic() - began)  # what is measured is not lost
+    print(", ".join(str(facts.get(name)) for name in ("device", "torch", "triton", "cudnn", "date", "commit")))
+    for name, value in crossings.items():
+        print(f"{name}: {'not faster than full attention' if value is None else f'faster from about {value:,.0f}'}")
+
+
+def write(
+    options: argparse.Namespace, rows: list[Row], seconds: float
+) -> tuple[dict[str, object], dict[str, float | None]]:
+    """Facts and crossovers; also into files, if asked for."""
     import triton
 
-    facts = (
-        describe(torch.device("cuda"))
-        | {"triton": triton.__version__}
-        | {
-            "cudnn": torch.backends.cudnn.version(),
-            "seconds": time.monotonic() - began,
-        }
-    )
-    print(", ".join(str(facts.get(name)) for name in ("device", "torch", "triton", "cudnn", "date", "commit")))
+    versions = {"triton": triton.__version__, "cudnn": torch.backends.cudnn.version(), "seconds": round(seconds)}
+    facts = describe(torch.device("cuda")) | versions
     crossings = {
         f"k = {k}{', causal' if causal else ''}": crossover(rows, k, causal)
         for k in options.budgets
         for causal in (False, True)
     }
-    for name, value in crossings.items():
-        print(f"{name}: {'not faster than full attention' if value is None else f'faster from about {value:,.0f}'}")
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         found = {"environment": facts, "options": vars(options) | {"out": None}, "crossover": crossings}
@@ -300,6 +302,7 @@ def main() -> None:
         options.out.with_suffix(".json").write_text(json.dumps(found, indent=1, default=str) + "\n")
         title = f"{options.rows:,} query rows, width {options.width}, {options.dtype}, {facts['device']}"
         plot(rows, options.out.with_suffix(".png"), title)
+    return facts, crossings
 
 
 if __name__ == "__main__":
