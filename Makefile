@@ -11,7 +11,7 @@ BIN         := $(VENV)/bin
 install = $(BIN)/python -m pip install -q --disable-pip-version-check \
 	$(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $(PIP_ARGS) -e '.[$(1)]'
 
-.PHONY: demo test test-gpu test-slow check clean help
+.PHONY: demo results test test-gpu test-slow check clean help
 
 help:
 	@echo "make demo       install, then the convergence study at size quick (about 5 minutes, 2 cores), and its page"
@@ -19,10 +19,14 @@ help:
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make check      ruff and mypy over src"
+	@echo "make results    pages, figures, tables and the README's table of claims, from the data under results/"
 	@echo "make clean      remove the environment and caches"
 
 demo: $(VENV)/.lab
 	$(BIN)/semfocus run convergence --size quick --device cpu --out demo
+
+results: $(VENV)/.lab
+	$(BIN)/semfocus results build results
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2

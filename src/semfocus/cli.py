@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     _look(commands)
     _study(commands)
     _travel(commands)
+    _results(commands)
     _train(commands)
     return top
 
@@ -136,6 +137,39 @@ def _travel(commands: Commands[argparse.ArgumentParser]) -> None:
     unpack.add_argument("file", type=Path, metavar="FILE")
     unpack.add_argument("directory", type=Path, metavar="DIR")
     unpack.set_defaults(command=("travel", "unpack_store"))
+
+
+def _results(commands: Commands[argparse.ArgumentParser]) -> None:
+    results = commands.add_parser("results", help="keep a lab's results as small files, and build everything from them")
+    verbs = results.add_subparsers(required=True, metavar="VERB")
+
+    add = verbs.add_parser("add", help="add a lab's runs, finished or not, to results/<study>-<size>")
+    add.add_argument("directory", type=Path, metavar="LAB")
+    add.add_argument("--study", metavar="STUDY", help="only this study (default: all)")
+    add.add_argument("--size", metavar="SIZE", help="only this size, as `semfocus status` names it (default: all)")
+    add.add_argument("--into", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    add.set_defaults(command=("results", "add_results"))
+
+    build = verbs.add_parser("build", help="write pages, figures and tables, and fill README.md")
+    build.add_argument("folder", nargs="?", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    build.add_argument("--documents", type=Path, metavar="DIR", help="where README.md lies (default: above DIR)")
+    build.add_argument("--no-documents", action="store_true", help="fill no document")
+    build.set_defaults(command=("results", "build_results"))
+
+    restore = verbs.add_parser("restore", help="a lab's folder from stored results, without weights")
+    restore.add_argument("folder", type=Path, metavar="RESULTS", help="results/<study>-<size>")
+    restore.add_argument("directory", type=Path, metavar="LAB")
+    restore.set_defaults(command=("results", "restore_results"))
+
+    check = verbs.add_parser("check", help="train a run's first epochs again and compare them")
+    check.add_argument("folder", type=Path, metavar="RESULTS", help="results/<study>-<size>")
+    check.add_argument("run", metavar="RUN", help="its name, as in runs.csv")
+    check.add_argument("--epochs", type=positive, default=5, metavar="N", help="default: 5")
+    check.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if any")
+    check.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: measured)")
+    check.set_defaults(command=("results", "check_result"))
+    for verb in (add, build, restore, check):
+        _plugin(verb)
 
 
 def _train(commands: Commands[argparse.ArgumentParser]) -> None:

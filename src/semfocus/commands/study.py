@@ -66,7 +66,7 @@ def resume_studies(options: argparse.Namespace) -> int:
                     work.append((store, manifest))
         for store, manifest in work:
             question = manifest.question
-            _one(_study(question.study), question, store.path.parent, options, manifest, manifest)
+            _one(study_named(question.study), question, store.path.parent, options, manifest, manifest)
     _dismiss()
     if not work:
         print(f"nothing to resume: every study in {options.directory} is finished")
@@ -199,12 +199,12 @@ def show_report(options: argparse.Namespace) -> int:
 
     load_plugins(options.plugin)
     with one_sentence():
-        for page in build_all(options.directory, _study):
+        for page in build_all(options.directory, study_named):
             print(page)
     return 0
 
 
-def _study(name: str) -> Study:
+def study_named(name: str) -> Study:
     from .. import studies
 
     try:

@@ -15,7 +15,7 @@ from ..lab.baselines import baselines
 from ..lab.results import LEVEL, ArmResult, Results
 from ..lab.stats import band
 from .parts import Figure, Section, percent, shortened, slug
-from .style import INK, MUTED, ArmStyle, Entry, legend_of
+from .style import INK, MOST_ARMS, MUTED, ArmStyle, Entry, legend_of
 from .svg import TITLE_AT, as_svg, drawing, plot
 
 #: More points than pixels help nobody.
@@ -47,7 +47,8 @@ def section(results: Results, styles: Mapping[str, ArmStyle]) -> Section:
     parts = []
     for number, panel in enumerate(results.panels, 1):
         arms = results.in_panel(panel)
-        figures = [_figure(slug("curves", number, column, panel), arms, column, styles) for column in COLUMNS]
+        drawn = COLUMNS if len(arms) <= MOST_ARMS else ()
+        figures = [_figure(slug("curves", number, column, panel), arms, column, styles) for column in drawn]
         parts.append(Section(panel, _facts(arms), [figure for figure in figures if figure is not None]))
     return Section("Learning curves", TEXT.format(level=percent(LEVEL, 0)), parts)
 
@@ -57,6 +58,8 @@ def _facts(arms: Sequence[ArmResult]) -> str:
     config, runs = arms[0].config, sum(len(arm.runs) for arm in arms)
     size = f"{config.length} tokens, {config.model.blocks} blocks, {config.train.epochs} epochs"
     sentences = [f"{size}; {len(arms)} arms, {runs} runs."]
+    if len(arms) > MOST_ARMS:
+        sentences.append("So many arms are not drawn; they are in the tables.")
     diverged = [f"{arm.label}, seed {run.seed}" for arm in arms for run in arm.runs if run.status == "diverged"]
     if diverged:
         sentences.append(f"Diverged (marked with a cross): {'; '.join(diverged)}.")

@@ -6,12 +6,14 @@ Next to the page lies a folder of its name with every figure as SVG and every fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..lab.claims import Judged
+from ..lab.missing import missing
 from ..lab.results import Results
 from ..lab.store import safe, stores
 from ..lab.study import Study
@@ -22,18 +24,44 @@ from .style import COLOURS, DARK, ArmStyle, styles_of
 from .svg import inline, swatch, themed, with_legend
 from .verdicts import SIGNS, cards, tone
 
-__all__ = ["Cell", "Figure", "Section", "Table", "build", "build_all"]
+__all__ = ["Answer", "Cell", "Figure", "Section", "Table", "answer", "build", "build_all"]
 
 HERE = Path(__file__).parent
+BESIDE = (
+    "Every figure lies beside this page as SVG, and the numbers of every figure and table as CSV, in the folder {}."
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A study's claims, judged, and everything its page shows."""
+
+    study: Study
+    results: Results
+    judged: Sequence[Judged]
+    sections: Sequence[Section]
+
+    @property
+    def figures(self) -> list[Figure]:
+        return [part for part in leaves(self.sections) if isinstance(part, Figure)]
+
+    def page(self, beside: str = "") -> str:
+        """The page's text; ``beside`` says what lies beside it."""
+        return render(self.study, self.results, self.judged, self.sections, beside)
+
+
+def answer(study: Study, results: Results) -> Answer:
+    """Judges a study's claims, finished or not, and makes what its page shows."""
+    judged = [claim.judge(results) for claim in study.claims(results)]
+    return Answer(study, results, judged, [*study.sections(results), *study.standard_sections(results, judged)])
 
 
 def build(study: Study, results: Results) -> Path:
-    """Judges a study's claims and writes its page, finished or not; returns where it lies."""
-    judged = [claim.judge(results) for claim in study.claims(results)]
-    sections = [*study.sections(results), *study.standard_sections(results, judged)]
+    """Writes a study's page into its folder; returns where it lies."""
+    found = answer(study, results)
     path = results.store.page_path(results.question.name)
-    _write_parts(sections, path.with_suffix(""))
-    write_atomic(path, render(study, results, judged, sections).encode())
+    _write_parts(found.sections, path.with_suffix(""))
+    write_atomic(path, found.page().encode())
     return path
 
 
@@ -69,10 +97,19 @@ def _write_parts(sections: Sequence[Section], folder: Path) -> None:
         names.add(part.name)
         write_atomic(folder / f"{safe(part.name)}.csv", part.csv().encode())
         if isinstance(part, Figure):
-            write_atomic(folder / f"{safe(part.name)}.svg", with_legend(part.svg, part.legend).encode())
+            write_figure(part, folder)
 
 
-def render(study: Study, results: Results, judged: Sequence[Judged], sections: Sequence[Section]) -> str:
+def write_figure(figure: Figure, folder: Path) -> Path:
+    """A figure as a file of its own, with its legend inside."""
+    path = folder / f"{safe(figure.name)}.svg"
+    write_atomic(path, with_legend(figure.svg, figure.legend).encode())
+    return path
+
+
+def render(
+    study: Study, results: Results, judged: Sequence[Judged], sections: Sequence[Section], beside: str = ""
+) -> str:
     """The page's text: a function of what the store holds, so that building it again changes nothing."""
     title, *question = paragraphs(study.question) or [study.name]
     page = (
@@ -89,6 +126,8 @@ def render(study: Study, results: Results, judged: Sequence[Judged], sections: S
             signs=SIGNS,
             sections=[section for section in sections if section.parts or section.text],
             statuses=results.statuses(),
+            missing=missing(results),
+            beside=beside or BESIDE.format(results.question.name),
             **shared(sections),
         )
     )

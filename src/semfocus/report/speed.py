@@ -66,8 +66,8 @@ def _row(arm: ArmResult, baseline: ArmResult, clock: Clock, judged: Sequence[Jud
         times.shown(),
         Cell("compared with", "muted") if arm is baseline else NOTHING if found is None else found.shown(),
         NOTHING if found is None else percent(found.share_faster, 0),
-        _scaled(found, _arithmetic(baseline), _arithmetic(arm)),
-        _scaled(found, _time(baseline, clock), _time(arm, clock)),
+        _shown(scaled(found, _arithmetic(baseline), _arithmetic(arm))),
+        _shown(on_the_clock(found, baseline, arm, clock)),
         _paper(found, judged),
         NOTHING if tests is None else f"{tests.p:.2g}",
         _times(times, steps_per_epoch(arm.config), "{:.0f}"),
@@ -111,13 +111,22 @@ def _time(arm: ArmResult, clock: Clock) -> float | None:
     return None if milliseconds is None else steps_per_epoch(arm.config) * milliseconds
 
 
-def _scaled(found: Comparison | None, cost_a: float | None, cost_b: float | None) -> object:
+def on_the_clock(found: Comparison | None, a: ArmResult, b: ArmResult, clock: Clock) -> Comparison | None:
+    """The speed-up in time, epochs by the time of a step alone; None where that was not measured."""
+    return scaled(found, _time(a, clock), _time(b, clock))
+
+
+def scaled(found: Comparison | None, cost_a: float | None, cost_b: float | None) -> Comparison | None:
     """The speed-up when an epoch of a costs ``cost_a`` and one of b ``cost_b``."""
     if found is None or found.bound == "not interpretable" or not cost_a or not cost_b:
-        return NOTHING
+        return None
     factor = cost_a / cost_b
     limits = None if found.interval is None else (found.interval[0] * factor, found.interval[1] * factor)
-    return replace(found, ratio=found.ratio * factor, interval=limits).shown()
+    return replace(found, ratio=found.ratio * factor, interval=limits)
+
+
+def _shown(found: Comparison | None) -> object:
+    return NOTHING if found is None else found.shown()
 
 
 def _paper(found: Comparison | None, judged: Sequence[Judged]) -> object:

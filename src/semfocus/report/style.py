@@ -53,6 +53,8 @@ MANY_GLOBAL: Dash = (8, 2, 1.3, 1.5, 1.3, 1.5)
 #: The smallest k or width that gets a marker. Budgets of 5, the paper's first, have none.
 SIZES = ((48, "P"), (24, "D"), (12, "s"), (8, "o"), (5, ""), (3, "^"), (0, "v"))
 SCALES = {2.0: "+", 4.0: "x", 8.0: "*"}
+#: Panels with more arms (a grid of settings) are not drawn: nobody can tell so many lines apart.
+MOST_ARMS = 40
 MARKERS = ("", "o", "s", "^", "D", "v", "P", "x", "*", "<", ">", "p", "h", "+")
 
 

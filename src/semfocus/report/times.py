@@ -13,7 +13,7 @@ from matplotlib.transforms import ScaledTranslation
 from ..lab.results import LEVEL, ArmResult, Results, Split
 from ..lab.stats import ConvergenceTimes
 from .parts import Figure, Section, percent, shortened, slug
-from .style import INK, MUTED, ArmStyle, Entry, legend_of
+from .style import INK, MOST_ARMS, MUTED, ArmStyle, Entry, legend_of
 from .svg import TITLE_AT, as_svg, drawing, plot
 
 SPLITS = {"train": "Training", "heldout": "Held-out"}
@@ -40,7 +40,7 @@ def glance(results: Results, styles: Mapping[str, ArmStyle]) -> Section:
 
 def _dots(name: str, panel: str, arms: Sequence[ArmResult], styles: Mapping[str, ArmStyle]) -> Figure | None:
     times = [(arm, found) for arm in arms if (found := arm.times()) is not None]
-    if not times:
+    if not times or len(arms) > MOST_ARMS:
         return None
     rows: list[tuple[object, ...]] = []
     with drawing(name):
@@ -115,7 +115,7 @@ def survival(results: Results, styles: Mapping[str, ArmStyle]) -> Section:
 
 def _steps(name: str, arms: Sequence[ArmResult], split: Split, styles: Mapping[str, ArmStyle]) -> Figure | None:
     times = [found for arm in arms if (found := arm.times(split)) is not None]
-    if not times:
+    if not times or len(arms) > MOST_ARMS:
         return None
     legend = legend_of(arms, dict(styles))
     entries = {entry.label: entry for entry in legend}

@@ -57,8 +57,8 @@ class Plateau(Study):
     four, and top-k(5). T is the time until 95 % of the training examples are classified correctly, in epochs, told
     to a part of an epoch by probes in the first ones. For every seed and arm log T = a + b log length is fitted over
     the lengths at which that seed converged; b is the exponent. Two arms are compared over the lengths at which both
-    converged (a rule made after the quick runs and before any other). Top-k keeps as many keys whatever the length, so it is
-    the sharper the longer the sequence; the multiplier of four is the same everywhere.
+    converged (a rule made after the quick runs and before any other). Top-k keeps as many keys whatever the length, so
+    it is the sharper the longer the sequence; the multiplier of four is the same everywhere.
 
     Leaving out the runs that never converged takes the slowest ones away, most of all at great lengths, so an
     exponent with many of them is too small rather than too large.

@@ -20,6 +20,7 @@ from .comparison import (
     verdict,
     verdicts,
 )
+from .median_ratio import MedianRatio, median_ratio
 from .sign_flip import ALPHA, EXACT_SEEDS, SignFlip
 from .survival import ConvergenceTimes, LogRank, SurvivalCurve, kaplan_meier, log_rank, right_censored
 
@@ -35,6 +36,7 @@ __all__ = [
     "Comparison",
     "ConvergenceTimes",
     "LogRank",
+    "MedianRatio",
     "SignFlip",
     "SurvivalCurve",
     "Verdict",
@@ -44,6 +46,7 @@ __all__ = [
     "kaplan_meier",
     "log_rank",
     "mean_interval",
+    "median_ratio",
     "right_censored",
     "seeds_needed",
     "verdict",

@@ -1,0 +1,116 @@
+"""Everything under ``results/`` that is not data, from the data: pages, figures, tables, and the marked documents."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..lab.study import Study
+from ..report.page import Answer, answer, write_figure
+from ..training.files import StorageError, explained
+from . import claims, speed
+from .compact import write_text
+from .cost import cost_of
+from .folder import MANIFEST, Evidence, load
+from .markdown import fill_file
+from .reproduction import documents
+from .runs import runs_csv
+from .summary import Built, Summary
+
+FIGURES = "figures"
+#: Figures that are in the page alone: they show in another way what others show, and every byte is kept twice.
+IN_THE_PAGE = re.compile(r"survival-.*|curves-\d+-train_accuracy-.*")
+#: Documents with marked places, seen from the folder above the results.
+README, REPRODUCTION = Path("README.md"), Path("docs/reproduction.md")
+#: All that is under ``results/`` together stays below this many bytes.
+MOST = 30_000_000
+
+
+def folders(root: Path) -> list[Path]:
+    """The folders of results, in the order of their names."""
+    with explained(root, "read"):
+        return sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
+
+
+def build_all(root: Path, find: Callable[[str], Study], say: Callable[[str], None], above: Path | None = None) -> None:
+    """Builds every folder, then fills the documents under ``above``. Building twice changes no byte."""
+    found = folders(root)
+    if not found:
+        say(f"{root} holds no results; nothing was written (`semfocus results add LAB --into {root}` adds some)")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        built = []
+        for number, path in enumerate(found, 1):
+            say(f"{number} of {len(found)}: {path}")
+            built.append(build(load(path), Path(temporary) / str(number), find, say))
+        if above is not None:
+            fill(Summary(built), above, say)
+    size = sum(path.stat().st_size for folder in found for path in folder.rglob("*") if path.is_file())
+    say(f"{len(found)} folders, {size / 1e6:.1f} MB of at most {MOST / 1e6:.0f}")
+    if size > MOST:
+        raise StorageError(f"{root} holds {size / 1e6:.1f} MB; at most {MOST / 1e6:.0f} are to be kept there")
+
+
+def fill(summary: Summary, above: Path, say: Callable[[str], None]) -> None:
+    """The marked places of the documents that there are."""
+    for name, bodies in ((README, {"": summary.readme()}), (REPRODUCTION, documents(summary))):
+        path = above / name
+        if path.is_file():
+            say(f"{path}: {'filled' if fill_file(path, bodies) else 'unchanged'}")
+
+
+def build(evidence: Evidence, lab: Path, find: Callable[[str], Study], say: Callable[[str], None]) -> Built:
+    """One folder's page, figures and tables, by way of a lab's folder that must stay as long as what is returned."""
+    where = f"{evidence.path.resolve().parent.name}/{evidence.name}"
+    results = evidence.restore(lab)
+    found = answer(find(results.question.study), results)
+    records = list(evidence.records.values())
+    built = Built(
+        name=evidence.name,
+        results=results,
+        claims=claims.claim_rows(results, found.judged),
+        races=speed.races(results),
+        cost=cost_of(results, records),
+        place=claims.Place.of(records),
+        lacks=claims.lacking(results, records),
+    )
+    for name, text in tables(built, evidence, where).items():
+        write_text(evidence.path / name, text)
+    write_text(evidence.path / "index.html", found.page(_beside(where)))
+    figures = _write_figures(found, evidence.path / FIGURES)
+    say(f"  {built.cost.over} of {built.cost.planned} runs over, {len(built.claims)} claims, {figures} figures")
+    for sentence in built.lacks:
+        say(f"  missing: {sentence}")
+    return built
+
+
+def tables(built: Built, evidence: Evidence, where: str) -> dict[str, str]:
+    """The texts of a folder's tables by their names."""
+    facts = (built.results, built.claims, built.place, built.lacks)
+    return {
+        "claims.md": claims.as_markdown(*facts),
+        "claims.json": json.dumps(claims.as_json(*facts), indent=1, ensure_ascii=False) + "\n",
+        "speed.md": speed.markdown(built.results, list(built.races), where),
+        "runs.csv": runs_csv(built.results, evidence.records, where),
+    }
+
+
+def _beside(where: str) -> str:
+    return (
+        f"Most figures lie beside this page as SVG in the folder {FIGURES}; the numbers are in claims.json, "
+        "speed.md, runs.csv and, epoch by epoch, in curves.csv.gz. To check a run, train its first epochs again: "
+        f"{speed.check_command(where, 'RUN')}, with RUN from the last column of “Every run”."
+    )
+
+
+def _write_figures(found: Answer, folder: Path) -> int:
+    """Figures as files; those of an earlier build that are no more are removed."""
+    filed = [figure for figure in found.figures if not IN_THE_PAGE.fullmatch(figure.name)]
+    written: set[Path] = {write_figure(figure, folder) for figure in filed}
+    with explained(folder, "write"):
+        for stale in set(folder.glob("*.svg")) - written:
+            stale.unlink()
+    return len(written)

@@ -1,0 +1,173 @@
+"""A study's claims as plain rows: what is claimed, what the paper says, what was found here, and the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..lab.claims import Judged
+from ..lab.missing import missing
+from ..lab.results import Results
+from .markdown import table
+from .record import Record
+
+#: Lines that a cell of a table of claims holds; where there are more, those about top-k(5), or none.
+SHOWN = 8
+FOCUSED = "top-k(5) "
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a study's runs ran."""
+
+    commits: tuple[str, ...]
+    devices: tuple[str, ...]
+    torch: tuple[str, ...]
+    precisions: tuple[str, ...]
+
+    @staticmethod
+    def of(records: Iterable[Record]) -> Place:
+        found = [record.environment for record in records]
+
+        def words(name: str) -> tuple[str, ...]:
+            counted = Counter(str(environment.get(name) or "unknown") for environment in found)
+            return tuple(word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+        return Place(words("commit"), words("device"), words("torch"), words("precision"))
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """One claim."""
+
+    study: str
+    name: str  # of the question: its size
+    judged: Judged
+    seeds: str
+
+    @property
+    def id(self) -> str:
+        return self.judged.claim.id
+
+    @property
+    def statement(self) -> str:
+        return self.judged.claim.statement
+
+    @property
+    def paper(self) -> str:
+        return self.judged.claim.paper or "not asked"
+
+    @property
+    def verdict(self) -> str:
+        return self.judged.verdict
+
+    @property
+    def ours(self) -> str:
+        """The numbers with their intervals, as far as a cell holds them."""
+        lines = [line for line in self.judged.lines if line.outcome != "missing"]
+        if len(lines) > SHOWN:
+            lines = [line for line in lines if line.subject.startswith(FOCUSED)]
+        several = len({line.subject for line in lines}) > 1
+        said = [
+            f"{line.panel}{f', {line.subject}' if several else ''}: {line.shown}"
+            + (f" ({line.outcome})" if line.outcome == "impossible" else "")
+            for line in lines
+        ]
+        kept = said if 0 < len(said) <= SHOWN else []
+        return "<br>".join([self.judged.sentence, *kept])
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "statement": self.statement,
+            "paper": self.paper,
+            "verdict": self.verdict,
+            "found": self.judged.sentence,
+            "seeds": self.seeds,
+            "refuted_by": self.judged.claim.refuted_by,
+            "warnings": list(self.judged.warnings),
+            "lines": [
+                {
+                    "panel": line.panel,
+                    "subject": line.subject,
+                    "shown": line.shown,
+                    "outcome": line.outcome,
+                    "note": line.note,
+                }
+                for line in self.judged.lines
+            ],
+        }
+
+
+def claim_rows(results: Results, judged: Sequence[Judged]) -> list[ClaimRow]:
+    question = results.question
+    return [ClaimRow(question.study, question.name, one, _seeds(results, one)) for one in judged]
+
+
+def _seeds(results: Results, judged: Judged) -> str:
+    """How many seeds a claim rests on: those of its comparisons, or of the runs in its panels that are over."""
+    counts = [len(line.comparison.seeds) for line in judged.lines if line.comparison is not None]
+    if not counts:
+        panels = {line.panel for line in judged.lines if line.outcome != "missing"}
+        counts = [n for arm in results.arms if arm.panel in panels and (n := len(arm.over))]
+    if not counts:
+        return "0"
+    return str(max(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def lacking(results: Results, records: Iterable[Record]) -> list[str]:
+    """What the evidence lacks, or has too much of."""
+    sentences = missing(results)
+    if not sentences and not results.manifest.complete:
+        sentences.append("every run that was planned is over, but follow-up runs or measurements may be to come")
+    named = {run.directory.run for _, run in results.every_run()}
+    orphans = sum(record.run not in named for record in records)
+    if orphans:
+        sentences.append(f"{orphans} stored runs belong to no arm: they were planned with another config")
+    return sentences
+
+
+def as_json(results: Results, rows: Sequence[ClaimRow], place: Place, lacks: Sequence[str]) -> dict[str, Any]:
+    """``claims.json``"""
+    counts = results.statuses()
+    return {
+        "study": results.question.study,
+        "name": results.question.name,
+        "command": results.question.command,
+        "runs": {status: counts[status] for status in sorted(counts)},
+        "missing": list(lacks),
+        "commits": list(place.commits),
+        "hardware": list(place.devices),
+        "torch": list(place.torch),
+        "precision": list(place.precisions),
+        "claims": [row.plain() for row in rows],
+    }
+
+
+def as_markdown(results: Results, rows: Sequence[ClaimRow], place: Place, lacks: Sequence[str]) -> str:
+    """``claims.md``"""
+    counts = results.statuses()
+    over = counts["finished"] + counts["diverged"]
+    parts = [
+        f"# {results.question.study}, {results.question.name}: claims\n",
+        f"{over} of {counts.total()} runs are over ({counts['diverged']} of them diverged). "
+        f"Commit {', '.join(place.commits)}; {', '.join(place.devices)}; torch {', '.join(place.torch)}; "
+        f"{', '.join(place.precisions)}. Asked by `{results.question.command}`.\n",
+    ]
+    if lacks:
+        parts += ["Missing:\n", *(f"- {sentence}" for sentence in lacks), ""]
+    columns = ("claim", "statement", "the paper", "ours (95 % intervals)", "verdict", "seeds", "commit", "hardware")
+    where = (", ".join(place.commits), ", ".join(place.devices))
+    parts.append(
+        table(columns, [(r.id, r.statement, r.paper, r.ours, f"**{r.verdict}**", r.seeds, *where) for r in rows])
+    )
+    for row in rows:
+        parts += [f"\n## {row.id}\n", f"Refuted by: {row.judged.claim.refuted_by}\n"]
+        parts += [f"- {text}" for text in row.judged.warnings] + [""] * bool(row.judged.warnings)
+        lines = [(line.panel, line.subject, line.shown, line.outcome, line.note) for line in row.judged.lines]
+        parts.append(
+            table(("panel", "comparison", "result", "outcome", "note"), lines) if lines else "Nothing to compare."
+        )
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,244 @@
+"""A study's folder under ``results/``: adding what a lab's folder holds, and the way back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..lab.archive import RUN_NAME
+from ..lab.configs import config_of
+from ..lab.results import Results
+from ..lab.store import Manifest, Store, safe
+from ..training.files import StorageError, explained, write_json
+from ..training.strict import ConfigError
+from .compact import damaged, read_csv, read_json_lines, read_text, to_csv, to_json_lines, write_text
+from .record import COLUMNS, GRADIENT, PROBE_COLUMNS, Record, merged, record_of, write_run
+
+MANIFEST, CLOCK = "manifest.json.gz", "clock.json"
+RUNS, CURVES, DIAGNOSTICS = "runs.jsonl.gz", "curves.csv.gz", "diagnostics.jsonl.gz"
+MEASURED, PROBES = "measured.jsonl.gz", "probes.csv.gz"
+#: What ``build`` reads; all else in a folder is built.
+DATA = (MANIFEST, CLOCK, RUNS, CURVES, DIAGNOSTICS, MEASURED, PROBES)
+
+
+@dataclass
+class Evidence:
+    """What is kept of one question: its manifest as plain data, its runs by name, and the clock's times."""
+
+    path: Path
+    manifest: dict[str, Any]
+    records: dict[str, Record] = field(default_factory=dict)
+    clock: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return folder_name(self.manifest)
+
+    def save(self) -> list[Path]:
+        """Writes what changed; returns which files that were."""
+        records = [self.records[run] for run in sorted(self.records)]
+        texts = {
+            MANIFEST: json.dumps(self.manifest, indent=1) + "\n",
+            RUNS: to_json_lines(self._line(record) for record in records),
+            CURVES: to_csv(*_curves(records)),
+            DIAGNOSTICS: to_json_lines(
+                {"run": record.run, "epoch": row["epoch"], "diagnostics": row["diagnostics"]}
+                for record in records
+                for row in record.rows
+                if "diagnostics" in row
+            ),
+            MEASURED: to_json_lines({"run": r.run, "measured": r.measured} for r in records if r.measured),
+            PROBES: to_csv(
+                ("run", "epoch", *PROBE_COLUMNS), ({"run": r.run, **row} for r in records for row in r.probes)
+            ),
+            CLOCK: json.dumps(self.clock, indent=1, sort_keys=True) + "\n",
+        }
+        optional = {DIAGNOSTICS: "", MEASURED: "", PROBES: to_csv(("run", "epoch", *PROBE_COLUMNS), ()), CLOCK: "{}\n"}
+        return [
+            self.path / name
+            for name, text in texts.items()
+            if text != optional.get(name) and write_text(self.path / name, text)
+        ]
+
+    def _line(self, record: Record) -> dict[str, Any]:
+        """A run's line: what people look for first, then what the lab's files held."""
+        arms = [[a["panel"], a["label"]] for a in self.manifest["arms"] if record.run in a["runs"].values()]
+        return {
+            "run": record.run,
+            "arms": arms,
+            "pattern": record.config.get("pattern"),
+            "seed": record.config.get("seed"),
+            "status": record.status,
+            "epoch": record.epoch,
+            "seconds": record.seconds,
+            "summary": record.summary,
+            "environment": record.environment,
+            "config": record.config,
+        }
+
+    def restore(self, root: Path) -> Results:
+        """Rebuilds the study's folder under a lab's folder, without weights. What is finished there stays as it is."""
+        store = Store(root, self.manifest["study"])
+        name = safe(str(self.manifest["name"]))
+        with explained(store.path, "write"):
+            if not store.manifest_path(name).exists():
+                write_json(store.manifest_path(name), self.manifest)
+            if self.clock and not (store.path / CLOCK).exists():
+                write_json(store.path / CLOCK, self.clock)
+            for record in self.records.values():
+                write_run(record, store.run(record.run))
+        return Results(store, store.manifest(name))
+
+
+def folder_name(manifest: Mapping[str, Any]) -> str:
+    return f"{safe(str(manifest['study']))}-{safe(str(manifest['name']))}"
+
+
+def _curves(records: Iterable[Record]) -> tuple[list[str], list[dict[str, Any]]]:
+    rows = [{"run": record.run, **row} for record in records for row in record.rows]
+    present = {name for row in rows for name in row}
+    return ["run", "epoch", *(name for name in (*COLUMNS, *GRADIENT) if name in present)], rows
+
+
+def load(path: Path) -> Evidence:
+    """A folder of evidence. What is damaged is refused with a sentence that names the file."""
+    if not (path / MANIFEST).is_file():
+        raise StorageError(
+            f"{path} holds no results; `semfocus results add LAB --into {path.parent}` would put some there"
+        )
+    try:
+        manifest = json.loads(read_text(path / MANIFEST))
+        Manifest.from_dict(manifest)
+        given, own = folder_name(manifest), path.resolve().name
+    except ConfigError as error:
+        raise StorageError(f"{path / MANIFEST}: {error}; was it run with a --plugin?") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path / MANIFEST, f"{type(error).__name__}: {error}") from None
+    if given != own:
+        raise StorageError(f"{path} holds the results of {given}; rename the folder to that")
+    return Evidence(path, manifest, _records(path), _clock(path / CLOCK))
+
+
+def _clock(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(read_text(path))
+    except ValueError as error:
+        raise damaged(path, error) from None
+    if not isinstance(found, dict):
+        raise damaged(path, "it is no table")
+    return found
+
+
+def _records(path: Path) -> dict[str, Record]:
+    curves = _by_run(path / CURVES, read_csv(path / CURVES))
+    probes = _by_run(path / PROBES, read_csv(path / PROBES))
+    diagnosed = {(row["run"], row.get("epoch")): row.get("diagnostics") for row in read_json_lines(path / DIAGNOSTICS)}
+    measured = {row["run"]: row.get("measured") or {} for row in read_json_lines(path / MEASURED)}
+    records = {}
+    for line in read_json_lines(path / RUNS):
+        run = line["run"]
+        rows = curves.get(run, [])
+        for row in rows:
+            if (run, row["epoch"]) in diagnosed:
+                row["diagnostics"] = diagnosed[run, row["epoch"]]
+        try:
+            config_of(line["config"])
+            if not RUN_NAME.fullmatch(run):
+                raise ValueError(f"{run!r} is no name of a run")
+            if not all(isinstance(table, dict) for table in (line["environment"], measured.get(run, {}))):
+                raise ValueError("what it was measured or run on is no table")
+            record = Record(
+                run, line["config"], line["environment"], line["summary"], rows, float(line["seconds"]),
+                measured.get(run, {}), probes.get(run, []),
+            )  # fmt: skip
+            _check_whole(record, line)
+        except ConfigError as error:
+            raise StorageError(f"{path / RUNS}, run {run}: {error}; was it run with a --plugin?") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise damaged(path / RUNS, f"run {run}: {error}") from None
+        records[run] = record
+    lost = sorted(set(curves) - set(records))
+    if lost:
+        raise damaged(path / RUNS, f"it lacks run {lost[0]}, whose curve is in {CURVES}")
+    return records
+
+
+def _check_whole(record: Record, line: Mapping[str, Any]) -> None:
+    """The files of a folder must belong together."""
+    if record.status != line["status"]:
+        raise ValueError(f"its status is {line['status']!r}, its summary says {record.status!r}")
+    if record.epoch != line["epoch"]:
+        raise ValueError(f"its last epoch is {line['epoch']}, its curve in {CURVES} ends at {record.epoch}")
+
+
+def _by_run(path: Path, rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        run = row.pop("run")
+        if not RUN_NAME.fullmatch(run):
+            raise damaged(path, f"{run!r} is no name of a run")
+        found.setdefault(run, []).append(row)
+    return found
+
+
+@dataclass(frozen=True)
+class Added:
+    """What ``add`` did."""
+
+    path: Path
+    new: int  # runs that were not there
+    better: int  # that were there, and are newer or further now
+    kept: int  # that were there and stay as they were
+    files: int  # that were written
+
+
+def add(store: Store, name: str, into: Path) -> Added:
+    """Adds what a lab's folder holds of one question to its evidence. No run that is there already is lost."""
+    manifest = store.manifest(name)
+    plain = manifest.to_dict()
+    path = into / folder_name(plain)
+    old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
+    found = _found(Results(store, manifest))
+    new = {run: record for run, record in found.items() if run not in old.records}
+    both = {run: merged(old.records[run], record) for run, record in found.items() if run in old.records}
+    better = sum(record != old.records[run] for run, record in both.items())
+    clock = _clock(store.path / CLOCK)
+    times = {device: {**old.clock.get(device, {}), **clock.get(device, {})} for device in sorted({*old.clock, *clock})}
+    now = Evidence(path, merged_manifest(old.manifest, plain), {**old.records, **new, **both}, times)
+    return Added(path, len(new), better, len(both) - better, len(now.save()))
+
+
+def _found(results: Results) -> dict[str, Record]:
+    records: dict[str, Record] = {}
+    for arm in results.arms:
+        grids = True  # for the first run of the arm that was measured
+        for run in arm.runs:
+            record = record_of(run, grids)
+            if record is None:
+                continue
+            grids = grids and not record.measured
+            known = records.get(record.run)  # a run may belong to two arms
+            records[record.run] = merged(known, record) if known else record
+    return records
+
+
+def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The newer manifest, with the arms that only the older one has; an arm of both has the runs of both."""
+    before = {(arm["panel"], arm["label"]): arm for arm in old["arms"]}
+    arms = []
+    for arm in new["arms"]:
+        known = before.pop((arm["panel"], arm["label"]), None)
+        same = known is not None and known["config"] == arm["config"]
+        arms.append({**arm, "runs": {**known["runs"], **arm["runs"]}} if known is not None and same else dict(arm))
+    complete = bool(new.get("complete")) or (bool(old.get("complete")) and not before and len(arms) == len(old["arms"]))
+    return {
+        **new,
+        "created": min(str(old["created"]), str(new["created"])),
+        "complete": complete and not before,
+        "arms": [*arms, *before.values()],
+    }

@@ -1,0 +1,179 @@
+"""One run as the evidence keeps it: read from a lab's folder, put beside an older record, written back as a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ..lab.archive import RUN_NAME
+from ..lab.results import MEASURED, Run
+from ..training.convergence import summarise
+from ..training.files import StorageError, read_lines
+from ..training.run_directory import RunDirectory
+
+Rows = list[dict[str, Any]]
+Status = Literal["finished", "diverged", "unfinished"]
+
+#: Columns of a run's curve that are kept, epoch by epoch.
+COLUMNS = (
+    "train_loss",
+    "train_accuracy",
+    "heldout_loss",
+    "heldout_accuracy",
+    "train_sequence_accuracy",
+    "heldout_sequence_accuracy",
+    "tokens",
+    "train_seconds",
+)
+#: Kept at a run's first epoch and at diagnosed ones: elsewhere nothing reads them, and their digits do not compress.
+GRADIENT = ("gradient_norm", "gradient_deviation")
+PROBE_COLUMNS = ("step", "train_loss", "train_accuracy")
+#: A table of more numbers than this is kept for the first run of each arm alone.
+LARGE = 2_000
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run."""
+
+    run: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any] | None  # None: it is not over
+    rows: Rows  # its curve, with "diagnostics" inside
+    seconds: float  # of the whole population it trained in
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    probes: Rows = field(default_factory=list)
+
+    @property
+    def status(self) -> Status:
+        if self.summary is None:
+            return "unfinished"
+        return "diverged" if self.summary["status"] == "diverged" else "finished"
+
+    @property
+    def epoch(self) -> int:
+        """The last one it has."""
+        return int(self.rows[-1]["epoch"]) if self.rows else -1
+
+    @property
+    def date(self) -> str:
+        return str(self.environment.get("date", ""))
+
+    @property
+    def is_classifier(self) -> bool:
+        return "task" in self.config
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Its summary; of a classifier that is not over, what can be said so far."""
+        if self.summary is not None:
+            return self.summary
+        return summarise(self.rows) if self.is_classifier and self.rows else {}
+
+    @property
+    def own_seconds(self) -> float:
+        """Its share of the time of its population; a language model trains alone."""
+        return self.seconds / max(int(self.environment.get("population", 1)), 1)
+
+
+def record_of(run: Run, grids: bool) -> Record | None:
+    """What a lab's folder holds of a run; None before it has begun. ``grids``: with its large tables."""
+    rows = run.rows
+    path = run.directory.path / "config.json"
+    if not rows and run.summary is None:
+        return None
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} is damaged ({error}); delete its folder and run the study again") from None
+    if not RUN_NAME.fullmatch(run.directory.run) or not isinstance(config, dict):
+        raise StorageError(f"{path} is no config of a run")
+    seconds = sum(row.get("seconds") or 0.0 for row in rows) or (rows[-1].get("train_seconds") or 0.0 if rows else 0.0)
+    return Record(
+        run=run.directory.run,
+        config=config,
+        environment=run.environment,
+        summary=run.summary,
+        rows=_curve(rows),
+        seconds=round(float(seconds), 3),
+        measured=run.measured if grids else without_grids(run.measured),
+        probes=[_chosen(row, ("epoch", *PROBE_COLUMNS)) for row in read_lines(run.directory.path / "probe.jsonl")],
+    )
+
+
+def _curve(rows: Rows) -> Rows:
+    first = next((row["epoch"] for row in rows if row["epoch"] > 0), None)
+    kept = []
+    for row in rows:
+        whole = row["epoch"] == first or "diagnostics" in row
+        chosen = _chosen(row, ("epoch", *COLUMNS, *(GRADIENT if whole else ())))
+        kept.append(chosen | ({"diagnostics": row["diagnostics"]} if "diagnostics" in row else {}))
+    return kept
+
+
+def _chosen(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: row[name] for name in names if name in row}
+
+
+def without_grids(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured, without tables of more than ``LARGE`` numbers.
+
+    >>> without_grids({"surface": {"slope": 2.0, "losses": [[0.0] * 100] * 100}})
+    {'surface': {'slope': 2.0}}
+    """
+    return {
+        name: without_grids(value) if isinstance(value, Mapping) else value
+        for name, value in measured.items()
+        if _numbers(value) <= LARGE or isinstance(value, Mapping)
+    }
+
+
+def _numbers(value: Any) -> int:
+    return sum(map(_numbers, value)) if isinstance(value, list) else 1
+
+
+def merged(old: Record, new: Record) -> Record:
+    """Of two records of one run the complete one; of two complete ones the newer; of two incomplete the longer.
+
+    What was measured on the loser's weights stays only if both are the same training.
+    """
+    same = (old.summary, old.rows) == (new.summary, new.rows)
+    if same:
+        measured = {
+            name: _fuller(old.measured.get(name), new.measured.get(name)) for name in {**old.measured, **new.measured}
+        }
+        return replace(
+            max(old, new, key=lambda record: record.date), measured=measured, probes=new.probes or old.probes
+        )
+    return max(old, new, key=lambda record: (record.summary is not None, *_rank(record)))
+
+
+def _rank(record: Record) -> tuple[int, str]:
+    return (0, record.date) if record.summary is not None else (record.epoch, record.date)
+
+
+def _fuller(old: Any, new: Any) -> Any:
+    """A measurement with its grid rather than without."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **new}
+    return old if new is None else new
+
+
+def write_run(record: Record, directory: RunDirectory) -> None:
+    """A run's folder again, without weights. One that is over is left as it is."""
+    if directory.is_finished():
+        return
+    directory.path.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, Any] = {"config.json": record.config, "environment.json": record.environment}
+    if record.measured:
+        tables[MEASURED] = record.measured
+    if record.summary is not None:
+        tables["summary.json"] = record.summary
+    for name, rows in (("metrics.jsonl", record.rows), ("probe.jsonl", record.probes)):
+        if rows:
+            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+            (directory.path / name).write_text(text, encoding="utf-8")
+    for name, value in tables.items():  # the summary last: a run that has one is whole
+        (directory.path / name).write_text(json.dumps(value, allow_nan=False) + "\n", encoding="utf-8")

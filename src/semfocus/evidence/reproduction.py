@@ -1,0 +1,107 @@
+"""The parts of ``docs/reproduction.md`` that are written from data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..lab.baselines import chance, shortcut
+from .claims import ClaimRow
+from .cost import duration
+from .markdown import table
+from .summary import BY_STUDY, FAILS, NOT_RUN, Summary
+
+#: What the paper says of claims that are not its own.
+UNASKED = ("not asked", "not asked of decoders")
+
+
+def documents(summary: Summary) -> dict[str, str]:
+    """Bodies by the name of their place."""
+    return {
+        "status": status(summary),
+        "agreement": agreement(summary),
+        "speeds": summary.speeds() or NOT_RUN,
+        "shortcuts": shortcuts(summary),
+        "cost": costs(summary),
+    }
+
+
+def status(summary: Summary) -> str:
+    rows = [
+        (
+            one.study,
+            one.results.question.name,
+            f"{one.cost.over} of {one.cost.planned}",
+            "<br>".join(one.lacks) or "nothing",
+            f"[claims](../results/{one.name}/claims.md), [speed](../results/{one.name}/speed.md), "
+            f"[runs](../results/{one.name}/runs.csv), page: `results/{one.name}/index.html`",
+        )
+        for one in summary.built
+    ]
+    known = {one.study for one in summary.built}
+    rows += [(study, "-", NOT_RUN, "-", "-") for study in BY_STUDY if study not in known]
+    return table(("study", "size", "runs over", "missing", "where"), rows)
+
+
+def agreement(summary: Summary) -> str:
+    """The paper's claims by what was found, the explanation's first where it fails."""
+    asked = [row for row in summary.rows() if row.paper not in UNASKED]
+    if not asked:
+        return NOT_RUN
+    asked.sort(key=lambda row: FAILS.get((row.study, row.id)) != row.verdict)
+    heads = {"disagrees": "Does not agree", "agrees": "Agrees", "open": "Not decided"}
+    parts = []
+    for key, title in heads.items():
+        lines = [
+            f"- {row.id}: {row.statement} (the paper: {row.paper}; here: {row.verdict}; {row.study}, {row.name})"
+            for row in asked
+            if _agreement(row) == key
+        ]
+        parts.append(f"{title}:\n\n" + ("\n".join(lines) or "- nothing"))
+    return "\n\n".join(parts)
+
+
+def shortcuts(summary: Summary) -> str:
+    """Held-out accuracy beside what can be had without understanding."""
+    rows = []
+    for one in summary.built:
+        if one.study != "convergence":
+            continue
+        for panel in one.results.panels:
+            config = one.results.in_panel(panel)[0].config
+            means = []
+            for label in ("full", "top-k(5)"):
+                last = one.results.arm(panel, label).last("heldout_accuracy") if one.results.has(panel, label) else {}
+                mean = sum(last.values()) / len(last) if last else None
+                means.append(NOT_RUN if mean is None else f"{100 * mean:.1f} % ({len(last)} seeds)")
+            known = (f"{100 * chance(config):.1f} %", f"{100 * shortcut(config):.1f} %")
+            rows.append((panel, one.results.question.name, *known, *means))
+    columns = ("task", "size", "majority class", "best known shortcut", "full, last epoch", "top-k(5), last epoch")
+    return table(columns, rows) if rows else NOT_RUN
+
+
+def costs(summary: Summary) -> str:
+    rows = [
+        (
+            one.study,
+            one.results.question.name,
+            f"{one.cost.over} of {one.cost.planned}",
+            duration(one.cost.measured),
+            duration(one.cost.extrapolated)
+            + (f" without {one.cost.unknown} runs of shapes that have not run" if one.cost.unknown else ""),
+            duration(one.cost.alone),
+            ", ".join(one.cost.devices),
+        )
+        for one in summary.built
+    ]
+    columns = ("study", "size", "runs over", "measured", "all runs, extrapolated", "one at a time", "device")
+    return table(columns, rows) if rows else NOT_RUN
+
+
+def _agreement(row: ClaimRow) -> Literal["agrees", "disagrees", "open"]:
+    against = FAILS.get((row.study, row.id), "refuted")
+    if row.verdict == against:
+        return "disagrees"
+    if row.verdict == "undecided":
+        return "open"
+    supports = "refuted" if against == "confirmed" else "confirmed"
+    return "agrees" if row.verdict == supports else "disagrees"

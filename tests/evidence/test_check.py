@@ -1,0 +1,115 @@
+"""One row checked: its first epochs again, within the stated tolerance or not."""
+
+import gzip
+import json
+
+import pytest
+from two_tasks import contents
+
+from semfocus.cli import main
+from semfocus.evidence.check import OTHER, SAME, Tolerance, check, compared, find, tolerance_for
+from semfocus.evidence.folder import add, load
+from semfocus.lab.store import Store
+from semfocus.training.files import StorageError
+
+
+@pytest.fixture
+def folder(lab, tmp_path):
+    return add(Store(lab, "two_tasks"), "quick", tmp_path / "results").path
+
+
+def test_every_arm_comes_back(folder):
+    evidence = load(folder)
+    runs = {arm["label"]: arm["runs"]["1"] for arm in evidence.manifest["arms"]}
+    for run in runs.values():
+        checked = check(evidence.records[run], 5, "cpu", 1)
+        found = checked.values
+        assert checked.tolerance is SAME
+        assert len(found) == 3 * 4
+        assert all(one.agrees for one in found)
+        assert max(abs(one.stored - one.again) for one in found) < 1e-6  # its population had other members
+
+
+def test_fewer_epochs_of_a_run_that_goes_on(folder):
+    record = next(iter(load(folder).records.values()))
+    assert {one.epoch for one in check(record, 1, "cpu", 1).values} == {0, 1}
+
+
+def test_the_command_says_both_curves_and_ends_with_1_where_they_disagree(folder, capsys):
+    run = next(iter(load(folder).records))
+    before = contents(folder)
+    arguments = ["results", "check", str(folder), run, "--device", "cpu", "--threads", "1"]
+    assert main(arguments) == 0
+    assert "all 12 values agree" in capsys.readouterr().out
+    lines = gzip.decompress((folder / "curves.csv.gz").read_bytes()).decode().splitlines(keepends=True)
+    place = next(i for i, line in enumerate(lines) if line.startswith(f"{run},2,"))
+    cells = lines[place].split(",")
+    cells[2] = repr(float(cells[2]) + 0.1)
+    lines[place] = ",".join(cells)
+    (folder / "curves.csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    assert main(arguments) == 1
+    printed = capsys.readouterr().out
+    assert "1 of 12 values disagree" in printed
+    assert "DISAGREES" in printed
+    assert contents(folder).keys() == before.keys()
+
+
+def test_another_seed_is_noticed(folder):
+    evidence = load(folder)
+    one, other = (evidence.records[run] for run in list(evidence.manifest["arms"][0]["runs"].values()))
+    for tolerance in (SAME, OTHER):
+        assert not all(row.agrees for row in compared(one.rows, other.rows, tolerance))
+
+
+def test_a_config_that_names_another_run(folder):
+    record = next(iter(load(folder).records.values()))
+    changed = type(record)(**{**record.__dict__, "config": {**record.config, "seed": 77}})
+    with pytest.raises(StorageError, match="gives run"):
+        check(changed, 1, "cpu", 1)
+
+
+@pytest.mark.parametrize("run", ["../../x", "", "0123456789ABCDEF", "0123456789abcdef"])
+def test_unknown_runs(folder, run, capsys):
+    with pytest.raises(StorageError, match=r"runs\.csv"):
+        find(load(folder), run)
+    assert main(["results", "check", str(folder), run]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_language_model_comes_back(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["run", "language_model", "--size", "smoke", "--device", "cpu", "--threads", "1"]
+    assert main(arguments) == 0
+    assert main(["results", "add", "lab"]) == 0
+    record = list(load(tmp_path / "results" / "language_model-smoke").records.values())[-1]
+    capsys.readouterr()
+    options = ["--epochs", "1", "--device", "cpu", "--threads", "1"]
+    assert main(["results", "check", "results/language_model-smoke", record.run, *options]) == 0
+    assert "all 3 values agree" in capsys.readouterr().out  # at epoch 0 there is no training loss yet
+
+
+def test_which_tolerance():
+    cpu = {"cuda": None, "dtype": "float32", "device": "a", "implementation": "sdpa"}
+    gpu = {"cuda": "13.0", "dtype": "float32", "device": "H200", "implementation": {"training": "fused"}}
+    assert tolerance_for(cpu, {**cpu, "device": "b", "implementation": "reference"}) is SAME
+    assert tolerance_for(cpu, {**cpu, "dtype": "float64"}) is OTHER
+    assert tolerance_for(gpu, cpu) is OTHER
+    assert tolerance_for(gpu, gpu) is SAME
+    for change in ({"device": "A100"}, {"implementation": {"training": "sdpa"}}):
+        assert tolerance_for(gpu, {**gpu, **change}) is OTHER
+
+
+def test_the_curve_may_be_an_epoch_early_elsewhere_and_not_here():
+    stored = [{"epoch": e, "train_loss": loss} for e, loss in enumerate([0.7, 0.69, 0.4, 0.2])]
+    early = [{"epoch": e, "train_loss": loss} for e, loss in enumerate([0.7, 0.6899, 0.25])]
+    assert [one.agrees for one in compared(stored, early, OTHER)] == [True, True, True]
+    assert [one.agrees for one in compared(stored, early, SAME)] == [True, True, False]
+    late = [{"epoch": 0, "train_loss": 0.703}]  # before training there is nothing to be late for
+    assert [one.agrees for one in compared(stored, late, OTHER)] == [False]
+
+
+def test_values_that_are_not_finite():
+    stored = [{"epoch": 0, "train_loss": None}, {"epoch": 1, "train_loss": 1.0}]
+    again = [{"epoch": 0, "train_loss": None}, {"epoch": 1, "train_loss": None}]
+    assert [one.agrees for one in compared(stored, again, SAME)] == [True, False]
+    assert json.dumps(Tolerance(1e-3, 1e-2, 1.0).of("train_loss", [None, 4.0], 1)) == "0.004"

@@ -1,0 +1,185 @@
+"""What README and docs/reproduction.md say, and in which order."""
+
+import dataclasses
+
+import pytest
+from two_tasks import find
+
+from semfocus import Full, TopK
+from semfocus.evidence.build import build_all
+from semfocus.evidence.claims import ClaimRow, Place
+from semfocus.evidence.cost import Cost, cost_of
+from semfocus.evidence.folder import add, load
+from semfocus.evidence.markdown import fill_file, table
+from semfocus.evidence.reproduction import agreement
+from semfocus.evidence.speed import races
+from semfocus.evidence.summary import Built, Summary
+from semfocus.lab.claims import Faster, Judged, Line
+from semfocus.lab.cost import clock_key
+from semfocus.lab.results import Results
+from semfocus.lab.store import Manifest, Question, Store
+from semfocus.lab.study import arm
+from semfocus.studies._sizes import TINY
+from semfocus.training.files import StorageError, append_lines, write_json
+
+
+def row(study, claim, verdict, paper="holds"):
+    line = Line("even_pairs", "top-k(5) against full", "2.00 (1.50 to 3.00)", "confirmed")
+    judged = Judged(
+        Faster(claim, f"statement of {claim}", (), paper=paper), verdict, "One comparison: confirmed.", (line,)
+    )
+    return ClaimRow(study, "paper", judged, "10")
+
+
+def built(tmp_path, study, *rows, size="paper", over=4):
+    results = Results(Store(tmp_path, study), Manifest(Question(study, size, 2), ()))
+    cost = Cost(4, over, 60.0, ("GPU",), 0.0, 0, None)
+    return Built(f"{study}-{size}", results, rows, (), cost, Place(("abc",), ("GPU",), ("2",), ("tf32",)), ())
+
+
+def order(text, *words):
+    places = [text.index(word) for word in words]
+    return places == sorted(places)
+
+
+def test_the_paper_first_then_best_against_best_then_the_explanation(tmp_path):
+    rows = [
+        built(tmp_path, "mechanism", row("mechanism", "lowering helps", "undecided")),
+        built(tmp_path, "fair", row("fair", "C1, tuned", "no difference", "not asked")),
+        built(
+            tmp_path, "convergence", row("convergence", "C1", "confirmed"), row("convergence", "C1, rival", "refuted")
+        ),
+        built(tmp_path, "language_model", row("language_model", "less time", "refuted"), size="small"),
+    ]
+    text = Summary(rows).readme()
+    assert order(
+        text, "Each claim as the paper judges it", "statement of C1 ", "Best scale and learning", "of C1, rival ",
+        "of C1, tuned ", "On the clock", "of less time ", "The paper's explanation", "Not run yet: activations",
+    )  # fmt: skip
+    assert "fails" not in text
+    assert "2.00 (1.50 to 3.00)" in text
+    assert "commit abc on GPU" in text
+
+
+@pytest.mark.parametrize(
+    ("study", "claim", "verdict", "fails"),
+    [
+        ("mechanism", "lowering helps", "refuted", True),
+        ("mechanism", "lowering helps", "confirmed", False),
+        ("mechanism", "raising helps", "confirmed", True),
+        ("mechanism", "raising helps", "refuted", False),
+        ("dispersion", "C5, dispersion", "refuted", True),
+        ("dispersion", "C5, W", "refuted", False),  # the paper says so itself of one task
+        ("loss_surface", "C5, steepness", "refuted", True),
+        ("convergence", "C1", "refuted", False),
+    ],
+)
+def test_where_the_explanation_fails_it_stands_first(tmp_path, study, claim, verdict, fails):
+    other = built(tmp_path, "activations", row("activations", "C4, faster", "confirmed"))
+    text = Summary([other, built(tmp_path, study, row(study, claim, verdict))]).readme()
+    assert text.startswith("**The paper's explanation fails here:**") == fails
+    if fails:
+        assert order(text, f"statement of {claim}", "**The paper's explanation**", "Each claim as the paper judges it")
+
+
+def test_agreement(tmp_path):
+    rows = [
+        row("mechanism", "raising helps", "confirmed"),
+        row("convergence", "C1", "confirmed"),
+        row("convergence", "C2", "refuted"),
+        row("convergence", "C3", "undecided"),
+        row("convergence", "C1, rival", "confirmed", "not asked"),
+    ]
+    text = agreement(Summary([built(tmp_path, "convergence", *rows)]))
+    assert order(text, "Does not agree", "raising helps", "C2", "Agrees", "C1", "Not decided", "C3")
+    assert "rival" not in text
+    assert agreement(Summary([])) == "not run yet"
+
+
+def test_places_are_filled_and_the_rest_stays(lab, tmp_path):
+    text = "# Title\n\n<!-- results:begin -->\nbefore it\n<!-- results:end -->\nafter\n"
+    (tmp_path / "README.md").write_text(text)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "reproduction.md").write_text("a\n<!-- results:cost:begin -->\n<!-- results:cost:end -->\nb\n")
+    add(Store(lab, "two_tasks"), "quick", tmp_path / "results")
+    build_all(tmp_path / "results", find, lambda sentence: None, tmp_path)
+    readme, docs = (tmp_path / "README.md").read_text(), (tmp_path / "docs" / "reproduction.md").read_text()
+    assert readme.startswith("# Title\n\n<!-- results:begin -->\n")
+    assert readme.endswith("<!-- results:end -->\nafter\n")
+    assert "before it" not in readme
+    assert "C1: Top-k is faster" in readme
+    assert "| two_tasks | quick | 10 of 10 |" in docs
+    build_all(tmp_path / "results", find, lambda sentence: None, tmp_path)
+    assert ((tmp_path / "README.md").read_text(), (tmp_path / "docs" / "reproduction.md").read_text()) == (readme, docs)
+
+
+def test_a_document_with_half_a_place(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("<!-- results:begin -->\n")
+    with pytest.raises(StorageError, match="each once"):
+        fill_file(path, {"": "body"})
+    path.write_text("nothing here\n")
+    assert not fill_file(path, {"": "body"})
+
+
+def test_cells_end_no_row_and_begin_no_tag():
+    made = table(("a",), [("x | y\nz <script> 1<br>2",)])
+    assert made.splitlines()[2] == "| x \\| y z &lt;script> 1<br>2 |"
+
+
+@pytest.fixture
+def scales(tmp_path):
+    """Full attention at two scales and top-k(5), six seeds: T by label."""
+    times = {"full": 40, "full x 4": 8, "top-k(5)": 10}
+    made = [
+        arm("even_pairs", pattern, {**TINY, "train": {"epochs": 50}}, scale=scale)
+        for pattern, scale in ((Full(), 1.0), (Full(), 4.0), (TopK(5), 1.0))
+    ]
+    store, manifest = Store(tmp_path, "controls"), Manifest(Question("controls", "quick", 6), tuple(made))
+    store.write(manifest)
+    for one in made:
+        for seed in range(6):
+            directory = store.run(manifest.run_of(one, seed))
+            write_json(directory.path / "config.json", one.with_seed(seed).to_dict())
+            write_json(directory.path / "environment.json", {"population": 2, "device": "GPU"})
+            right = times[one.label] + seed
+            rows = [
+                {"epoch": e, "train_loss": 0.1, "train_accuracy": float(e >= right), "heldout_loss": 0.1,
+                 "heldout_accuracy": 0.5, "seconds": 2.0}
+                for e in range(51)
+            ]  # fmt: skip
+            append_lines(directory.path / "metrics.jsonl", rows)
+            write_json(directory.path / "summary.json", {"status": "finished", "epochs": 50})
+    step = {clock_key(made[0].config): {"milliseconds": 1.0}, clock_key(made[2].config): {"milliseconds": 2.0}}
+    write_json(store.path / "clock.json", {"GPU": step})
+    return store, manifest
+
+
+def test_races_as_trained_and_best_against_best(scales):
+    plain, best = races(Results(*scales))
+    assert (plain.kind, plain.a.label, plain.b.label) == ("as the paper trains", "full", "top-k(5)")
+    assert plain.median.low == pytest.approx((42 / 12 + 43 / 13) / 2)
+    assert plain.median.interval == (45 / 15, 40 / 10)
+    assert plain.clock.ratio == pytest.approx(plain.mean.ratio / 2)
+    assert (best.kind, best.a.label, best.b.label) == ("best scale", "full x 4", "top-k(5)")
+    assert best.median.low < 1 < plain.median.low
+
+
+def test_what_it_cost(scales, tmp_path):
+    store, manifest = scales
+    records = load(add(store, "quick", tmp_path / "results").path).records
+    whole = cost_of(Results(store, manifest), records.values())
+    assert whole.measured == 18 * 51 * 2.0 / 2
+    assert whole.extrapolated == whole.measured
+    assert whole.alone == pytest.approx((12 * 1.0 + 6 * 2.0) / 1000 * 50 * 2)  # 2 steps an epoch
+    half = {run: record for i, (run, record) in enumerate(sorted(records.items())) if i % 2}
+    gone = [run for run in records if run not in half]
+    for run in gone:
+        (store.run(run).path / "summary.json").unlink()
+    partly = cost_of(Results(store, manifest), half.values())
+    assert (partly.over, partly.planned, partly.unknown) == (9, 18, 0)
+    assert partly.extrapolated == pytest.approx(whole.measured)
+    begun = {**half, gone[0]: dataclasses.replace(records[gone[0]], summary=None, seconds=40.0)}
+    assert cost_of(Results(store, manifest), begun.values()).extrapolated == pytest.approx(whole.measured)
+    none = cost_of(Results(store, manifest), ())
+    assert (none.over, none.extrapolated, none.unknown) == (0, None, 18)

@@ -1,0 +1,155 @@
+"""Adding again: more runs, longer ones, newer ones; and studies that are only partly there."""
+
+import json
+import shutil
+
+import pytest
+from two_tasks import TwoTasks, contents, find
+
+from semfocus.evidence.build import build_all
+from semfocus.evidence.folder import add, load, merged_manifest
+from semfocus.lab.missing import missing
+from semfocus.lab.results import Results
+from semfocus.lab.store import Store
+from semfocus.report.page import build
+
+
+@pytest.fixture
+def store(lab):
+    return Store(lab, "two_tasks")
+
+
+def folders(store):
+    return {run.name: run for run in (store.path / "runs").iterdir()}
+
+
+def unfinished(folder, lines=2):
+    """As if the run were still in training."""
+    (folder / "summary.json").unlink()
+    kept = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:lines]
+    (folder / "metrics.jsonl").write_text("".join(kept))
+
+
+def evidence(tmp_path):
+    return load(tmp_path / "results" / "two_tasks-quick")
+
+
+def test_more_runs_later(store, tmp_path):
+    whole = contents(store.path)
+    runs = sorted(folders(store))
+    for run in runs[:3]:
+        shutil.rmtree(store.path / "runs" / run)
+    unfinished(store.path / "runs" / runs[3])
+    first = add(store, "quick", tmp_path / "results")
+    assert (first.new, len(evidence(tmp_path).records)) == (7, 7)
+    assert evidence(tmp_path).records[runs[3]].status == "unfinished"
+    for name, data in whole.items():
+        (store.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (store.path / name).write_bytes(data)
+    second = add(store, "quick", tmp_path / "results")
+    assert (second.new, second.better, second.kept) == (3, 1, 6)
+    now = evidence(tmp_path)
+    assert {record.status for record in now.records.values()} == {"finished"}
+    add(store, "quick", tmp_path / "at-once")
+    assert contents(tmp_path / "at-once") == contents(tmp_path / "results")
+
+
+def test_nothing_is_lost_to_a_poorer_folder(store, tmp_path):
+    add(store, "quick", tmp_path / "results")
+    before = contents(tmp_path / "results")
+    runs = folders(store)
+    for folder in list(runs.values())[:5]:
+        unfinished(folder)
+    for folder in list(runs.values())[5:]:
+        shutil.rmtree(folder)
+    poorer = add(store, "quick", tmp_path / "results")
+    assert (poorer.new, poorer.better, poorer.kept, poorer.files) == (0, 0, 5, 0)
+    assert contents(tmp_path / "results") == before
+
+
+def changed(folder, date, loss):
+    environment = json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").write_text(json.dumps({**environment, "date": date}))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["train_loss"] = loss
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_newer_of_two_complete_runs_wins(store, tmp_path):
+    run, folder = next(iter(folders(store).items()))
+    changed(folder, "2026-05-05T00:00:00+00:00", 0.5)
+    add(store, "quick", tmp_path / "results")
+    changed(folder, "2026-04-04T00:00:00+00:00", 0.4)
+    assert add(store, "quick", tmp_path / "results").better == 0
+    assert evidence(tmp_path).records[run].rows[-1]["train_loss"] == 0.5
+    changed(folder, "2026-06-06T00:00:00+00:00", 0.6)
+    assert add(store, "quick", tmp_path / "results").better == 1
+    assert evidence(tmp_path).records[run].rows[-1]["train_loss"] == 0.6
+
+
+def test_of_two_incomplete_runs_the_longer_stays(store, tmp_path):
+    run, folder = next(iter(folders(store).items()))
+    text = (folder / "metrics.jsonl").read_text()
+    unfinished(folder, 2)
+    add(store, "quick", tmp_path / "results")
+    (folder / "metrics.jsonl").write_text(text.splitlines(keepends=True)[0])
+    assert add(store, "quick", tmp_path / "results").better == 0
+    assert evidence(tmp_path).records[run].epoch == 1
+    (folder / "metrics.jsonl").write_text(text)
+    assert add(store, "quick", tmp_path / "results").better == 1
+    assert evidence(tmp_path).records[run].epoch == 2
+
+
+def test_measurements_of_the_same_training_join(store, tmp_path):
+    run, folder = next(iter(folders(store).items()))
+    (folder / "measured.json").write_text('{"a": {"x": 1.0}}')
+    add(store, "quick", tmp_path / "results")
+    (folder / "measured.json").write_text('{"b": {"y": 2.0}}')
+    add(store, "quick", tmp_path / "results")
+    assert evidence(tmp_path).records[run].measured == {"a": {"x": 1.0}, "b": {"y": 2.0}}
+
+
+def test_manifests_join(store):
+    plain = store.manifest("quick").to_dict()
+    fewer = {**plain, "arms": plain["arms"][:2], "complete": False, "created": "2020-01-01T00:00:00+00:00"}
+    for old, new in ((plain, fewer), (fewer, plain)):
+        both = merged_manifest(old, new)
+        assert sorted(arm["label"] for arm in both["arms"]) == sorted(arm["label"] for arm in plain["arms"])
+        assert both["created"] == fewer["created"]
+    assert merged_manifest(fewer, plain)["complete"]
+    assert not merged_manifest(plain, fewer)["complete"]  # the newer one was planned anew, with fewer arms
+    assert merged_manifest(plain, plain) == plain
+
+
+def test_a_partial_study_says_what_is_missing(store, tmp_path):
+    manifest = store.manifest("quick")
+    parity = [arm for arm in manifest.arms if arm.panel == "parity_check"]
+    gone = [manifest.run_of(arm, seed) for arm in parity for seed in (0, 1)]
+    begun = manifest.run_of(manifest.arms[0], 1)
+    for run in gone:
+        shutil.rmtree(store.path / "runs" / run)
+    unfinished(store.path / "runs" / begun)
+    said = missing(Results(store, manifest))
+    assert said == [
+        "even_pairs: 5 of 6 runs are over; full has 1 of 2 seeds",
+        "parity_check: none of its 4 runs is over",
+    ]
+    page = build(TwoTasks(), Results(store, manifest)).read_text()
+    assert all(sentence in page for sentence in said)
+    (tmp_path / "README.md").write_text("<!-- results:begin -->\n<!-- results:end -->\n")
+    add(store, "quick", tmp_path / "results")
+    lines = []
+    build_all(tmp_path / "results", find, lines.append, tmp_path)
+    made = {
+        name: data.decode()
+        for name, data in contents(tmp_path / "results" / "two_tasks-quick").items()
+        if ".gz" not in name
+    }
+    for name in ("claims.md", "claims.json", "index.html"):
+        assert all(sentence in made[name] for sentence in said), name
+    assert made["runs.csv"].count("not begun") == 4
+    assert f"{begun},even_pairs,full,full(),1,unfinished,1,2," in made["runs.csv"]
+    assert "parity_check: none of its 4 runs is over" in "\n".join(lines)
+    assert "Partly run: two_tasks, quick (5 of 10 runs are over)" in (tmp_path / "README.md").read_text()
+    assert "| parity_check | top-k(5) against full | - | missing |" in made["claims.md"]
+    assert "| parity_check | as the paper trains | full | top-k(5) | not over and not over | - |" in made["speed.md"]

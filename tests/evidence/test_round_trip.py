@@ -1,0 +1,141 @@
+"""From a lab's folder to small files and back: nothing that a page shows is lost, and equal content is equal bytes."""
+
+import gzip
+import json
+import re
+
+import pytest
+from two_tasks import TwoTasks, contents, find
+
+from semfocus import studies
+from semfocus.cli import main
+from semfocus.evidence import record
+from semfocus.evidence.build import build_all
+from semfocus.evidence.folder import add, load
+from semfocus.lab.execute import ask, complete, execute, on_this_machine
+from semfocus.lab.results import Results
+from semfocus.lab.store import Store
+from semfocus.report.page import build
+from semfocus.training.progress import Progress
+
+
+def added(lab, into, study="two_tasks", name="quick"):
+    return add(Store(lab, study), name, into)
+
+
+def pages(root, study):
+    return contents(root / study.name / "pages")
+
+
+def test_the_page_is_the_same_from_the_restored_folder(lab, tmp_path):
+    study, store = TwoTasks(), Store(lab, "two_tasks")
+    build(study, Results(store, store.manifest("quick")))
+    assert added(lab, tmp_path / "results").new == 10
+    again = load(tmp_path / "results" / "two_tasks-quick").restore(tmp_path / "again")
+    build(study, again)
+    ours, theirs = pages(lab, study), pages(tmp_path / "again", study)
+    assert ours == theirs
+    assert any(name.endswith(".svg") for name in ours)
+    assert not list((tmp_path / "again").rglob("*.safetensors"))
+
+
+def test_the_page_that_is_kept_differs_in_what_lies_beside_it_alone(lab, tmp_path):
+    store = Store(lab, "two_tasks")
+    page = build(TwoTasks(), Results(store, store.manifest("quick"))).read_text()
+    added(lab, tmp_path / "results")
+    build_all(tmp_path / "results", find, lambda text: None)
+    kept = (tmp_path / "results" / "two_tasks-quick" / "index.html").read_text()
+    beside = re.compile(r'<p class="prose">(Every figure|Most figures) [^<]*</p>')
+    assert beside.sub("", kept) == beside.sub("", page)
+    assert "semfocus results check results/two_tasks-quick RUN" in kept
+
+
+@pytest.mark.parametrize("name", ["language_model", "mechanism", "plateau", "loss_surface"])
+def test_studies_with_losses_diagnostics_probes_and_measurements(name, tmp_path, monkeypatch):
+    """Language models have no accuracies; grids of the loss are kept for the first run of each arm."""
+    monkeypatch.setattr(record, "LARGE", 10)
+    study = studies.get(name)
+    train = on_this_machine("cpu", 1, Progress(None))
+    results = execute(study, ask(study, "smoke", None, []), tmp_path / "lab", train, lambda text: None)
+    study.measure(results, "cpu", lambda text: None)
+    complete(results)
+    build(study, Results(results.store, results.store.manifest("smoke")))
+    added(tmp_path / "lab", tmp_path / "results", name, "smoke")
+    evidence = load(tmp_path / "results" / f"{name}-smoke")
+    build(study, evidence.restore(tmp_path / "again"))
+    assert pages(tmp_path / "lab", study) == pages(tmp_path / "again", study)
+    if name == "loss_surface":
+        grids = [one.run for one in evidence.records.values() if "losses" in one.measured["loss_surface"]]
+        assert set(grids) == {arm.runs[0].directory.run for arm in results.arms}
+        assert len(evidence.records) == 2 * len(grids)
+    build_all(tmp_path / "results", studies.get, lambda text: None)
+    made = contents(tmp_path / "results" / f"{name}-smoke")
+    assert {"claims.md", "claims.json", "speed.md", "runs.csv", "index.html"} <= made.keys()
+    assert made["runs.csv"].count(b"semfocus results check") == sum(1 for _ in results.every_run())
+
+
+def test_equal_content_is_equal_bytes(lab, tmp_path):
+    for folder in ("one", "two"):
+        added(lab, tmp_path / folder / "results")
+        build_all(tmp_path / folder / "results", find, lambda text: None)
+    first = contents(tmp_path / "one")
+    assert first == contents(tmp_path / "two")
+    again = added(lab, tmp_path / "one" / "results")
+    assert (again.new, again.better, again.kept, again.files) == (0, 0, 10, 0)
+    build_all(tmp_path / "one" / "results", find, lambda text: None)
+    assert contents(tmp_path / "one") == first
+    header = (tmp_path / "one/results/two_tasks-quick/curves.csv.gz").read_bytes()[:10]
+    assert header[3:8] == bytes(5)  # no name, no time
+
+
+def test_curves_keep_every_digit(lab, tmp_path):
+    added(lab, tmp_path / "results")
+    records = load(tmp_path / "results" / "two_tasks-quick").records
+    store = Store(lab, "two_tasks")
+    for run, kept in records.items():
+        lines = (store.run(run).path / "metrics.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        for row, stored in zip(rows, kept.rows, strict=True):
+            assert stored.items() <= row.items()
+            assert {"train_loss", "heldout_accuracy", "epoch"} <= stored.keys()
+        assert kept.seconds == pytest.approx(sum(row["seconds"] for row in rows), abs=1e-3)
+    text = gzip.decompress((tmp_path / "results/two_tasks-quick/curves.csv.gz").read_bytes()).decode()
+    assert text.startswith("run,epoch,train_loss,train_accuracy,heldout_loss,heldout_accuracy")
+    assert text.count("\n") == 1 + 10 * 3
+
+
+def test_a_value_that_is_not_finite_is_not_a_value_that_is_absent(lab, tmp_path):
+    store = Store(lab, "two_tasks")
+    broken = store.run(store.manifest("quick").configs()[0].hash)
+    rows = broken.metrics()
+    rows[-1]["train_loss"] = None
+    (broken.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    added(lab, tmp_path / "results")
+    kept = load(tmp_path / "results" / "two_tasks-quick").records[broken.run].rows
+    assert kept[-1]["train_loss"] is None
+    assert "gradient_norm" in kept[1]
+    assert "gradient_norm" not in kept[0]
+
+
+def test_restoring_leaves_what_is_finished_there(lab, tmp_path):
+    added(lab, tmp_path / "results")
+    before = contents(lab)
+    load(tmp_path / "results" / "two_tasks-quick").restore(lab)
+    assert contents(lab) == before
+
+
+def test_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["results", "build", "results"]) == 0
+    assert "nothing was written" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+    assert main(["run", "convergence", "--size", "smoke", "--device", "cpu", "--threads", "1", "--no-clock"]) == 0
+    assert main(["results", "add", "lab"]) == 0
+    assert main(["results", "build"]) == 0
+    capsys.readouterr()
+    assert main(["results", "restore", "results/convergence-smoke", "there"]) == 0
+    assert "10 of 10 runs restored" in capsys.readouterr().out
+    assert main(["status", "there"]) == 0
+    assert "10 finished" in capsys.readouterr().out
+    assert main(["results", "add", "lab", "--size", "paper"]) == 2
+    assert "it has convergence smoke" in capsys.readouterr().err
