@@ -1,12 +1,8 @@
 """Long rows without a GPU: the plan, what is refused, and results through Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from test_short_rows import run_interpreted
 
 from semfocus import TopK, attention, kernels
 
@@ -14,17 +10,7 @@ from semfocus import TopK, attention, kernels
 @pytest.mark.skipif(not kernels.INSTALLED, reason="Triton is not installed")
 @pytest.mark.parametrize("share", ["output or tiles or causal", "not (output or tiles or causal)"])
 def test_interpreted(share):
-    """In a process of its own: the interpreter must be chosen before Triton is imported."""
-    here = Path(__file__).parent
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-q", "-k", share]
-    done = subprocess.run(
-        [*command, str(here / "interpreted_long_rows.py")],
-        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    run_interpreted("interpreted_long_rows.py", share)
 
 
 @pytest.mark.skipif(not kernels.INSTALLED, reason="Triton is not installed")

@@ -13,20 +13,23 @@ from semfocus import Full, TopK, attention, kernels
 Q = torch.randn(2, 2, 5, 16)
 
 
-@pytest.mark.skipif(not kernels.INSTALLED, reason="Triton is not installed")
-@pytest.mark.parametrize("share", ["test_output_and_gradients", "not test_output_and_gradients"])
-def test_interpreted(share):
-    """In a process of its own: the interpreter must be chosen before Triton is imported."""
-    here = Path(__file__).parent
+def run_interpreted(file, share):
+    """Some tests of a file in a process of its own: the interpreter must be chosen before Triton is imported."""
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-q", "-k", share]
     done = subprocess.run(
-        [*command, str(here / "interpreted_short_rows.py")],
+        [*command, str(Path(__file__).parent / file)],
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.skipif(not kernels.INSTALLED, reason="Triton is not installed")
+@pytest.mark.parametrize("share", ["test_output_and_gradients", "not test_output_and_gradients"])
+def test_interpreted(share):
+    run_interpreted("interpreted_short_rows.py", share)
 
 
 def test_it_says_why_it_cannot_serve_here():
