@@ -67,5 +67,16 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> No
         raise ValueError(f"attn_mask has shape {tuple(mask.shape)}; it must be broadcastable to {shape}")
 
 
+def not_over_keys(mask: Tensor | None) -> str | None:
+    """Why a mask is not one over keys alone, or None if it is, or there is none: for implementations that need that."""
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        return f"attn_mask is {mask.dtype}; it knows boolean masks over keys only"
+    if mask.ndim > 1 and mask.shape[-2] != 1:
+        return f"attn_mask has shape {tuple(mask.shape)}; it knows masks over keys, (..., 1, s), only"
+    return None
+
+
 def _described(x: object) -> str:
     return f"{x.dtype} {tuple(x.shape)} on {x.device}" if isinstance(x, Tensor) else repr(x)

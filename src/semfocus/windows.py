@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ._checks import not_over_keys
 from .patterns._windows import Window
 from .reference import Problem, autocasting
 
@@ -34,16 +35,11 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
         return f"dropout_p is {p.dropout_p}; it has no dropout"
     if p.soft_cap:
         return f"the scores are capped at {p.soft_cap:g}"
-    if p.mask is not None:
-        if p.mask.dtype != torch.bool:
-            return f"attn_mask is {p.mask.dtype}; it knows boolean masks over keys only"
-        if p.mask.ndim > 1 and p.mask.shape[-2] != 1:
-            return f"attn_mask has shape {tuple(p.mask.shape)}; it knows masks over keys, (..., 1, s), only"
     if isinstance(p.scale, Tensor) and p.scale.requires_grad:
         return "scale needs a gradient"
     if 0 in p.q.shape or 0 in p.k.shape or 0 in p.v.shape:
         return "an axis has length 0"
-    return None
+    return not_over_keys(p.mask)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
+from .._checks import not_over_keys
 from ..patterns._windows import Window
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
@@ -105,14 +106,9 @@ def _cannot_long(p: Problem) -> str | None:
 
 
 def _cannot_mask_or_scale(p: Problem) -> str | None:
-    if p.mask is not None:
-        if p.mask.dtype != torch.bool:
-            return f"attn_mask is {p.mask.dtype}; it knows boolean masks over keys only"
-        if p.mask.ndim > 1 and p.mask.shape[-2] != 1:
-            return f"attn_mask has shape {tuple(p.mask.shape)}; it knows masks over keys, (..., 1, s), only"
     if isinstance(p.scale, torch.Tensor):
         if p.scale.requires_grad:
             return "scale needs a gradient"
         if any(size != 1 for size in p.scale.shape[-2:]):
             return f"scale has shape {tuple(p.scale.shape)}; it must be one number for each head"
-    return None
+    return not_over_keys(p.mask)

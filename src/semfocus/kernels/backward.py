@@ -19,8 +19,10 @@ from .tiles import (
     mix,
     place,
     seen_keys,
+    start_of,
     step_of,
     steps_of,
+    steps_over_keys,
     store_rows,
     survives,
 )
@@ -79,19 +81,11 @@ def backward_queries(
     end = keys
     if CAUSAL:
         end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
-    row_begin, row_end = rows, rows
-    low, tail = 0, 0
-    local = tl.cdiv(end, BLOCK_N)
-    count = local
-    if WINDOW:
-        own = (lead * every).to(tl.int64) * queries + rows
-        row_begin = tl.load(begins + own, mask=rows < queries, other=keys)
-        row_end = tl.load(ends + own, mask=rows < queries, other=0)
-        low, local, tail, count = steps_of(tl.min(row_begin, 0), tl.max(row_end, 0), first_global, keys, BLOCK_N)
+    row_begin, row_end, low, local, tail, count = steps_over_keys(
+        begins, ends, lead, rows, queries, keys, end, first_global, every, WINDOW, BLOCK_N
+    )
     for turn in range(0, count):
-        start = low + turn * BLOCK_N
-        if WINDOW:
-            start = tl.where(turn < local, start, tail + (turn - local) * BLOCK_N)
+        start = start_of(turn, low, local, tail, WINDOW, BLOCK_N)
         columns = start + tl.arange(0, BLOCK_N)
         k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
         v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
@@ -181,10 +175,7 @@ def backward_keys(
                 late = early + queries
             low, local, tail, count = steps_of(early, late, queries - (keys - first_global), queries, BLOCK_M)
         for turn in range(0, count):
-            start = low + turn * BLOCK_M
-            if WINDOW:
-                start = tl.where(turn < local, start, tail + (turn - local) * BLOCK_M)
-            rows = start + tl.arange(0, BLOCK_M)
+            rows = start_of(turn, low, local, tail, WINDOW, BLOCK_M) + tl.arange(0, BLOCK_M)
             at = lead.to(tl.int64) * queries + rows
             row_lse = tl.load(lse + at, mask=rows < queries, other=float("inf"))
             if HALVED:

@@ -18,8 +18,9 @@ from .tiles import (
     mix,
     place,
     seen_keys,
+    start_of,
     step_of,
-    steps_of,
+    steps_over_keys,
     store_rows,
     survives,
 )
@@ -79,19 +80,11 @@ def full_forward(
     end = keys
     if CAUSAL:
         end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
-    row_begin, row_end = rows, rows
-    low, tail = 0, 0
-    local = tl.cdiv(end, BLOCK_N)
-    count = local
-    if WINDOW:
-        at = (lead * every).to(tl.int64) * queries + rows
-        row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
-        row_end = tl.load(ends + at, mask=rows < queries, other=0)
-        low, local, tail, count = steps_of(tl.min(row_begin, 0), tl.max(row_end, 0), first_global, keys, BLOCK_N)
+    row_begin, row_end, low, local, tail, count = steps_over_keys(
+        begins, ends, lead, rows, queries, keys, end, first_global, every, WINDOW, BLOCK_N
+    )
     for turn in range(0, count):
-        start = low + turn * BLOCK_N
-        if WINDOW:
-            start = tl.where(turn < local, start, tail + (turn - local) * BLOCK_N)
+        start = start_of(turn, low, local, tail, WINDOW, BLOCK_N)
         columns = start + tl.arange(0, BLOCK_N)
         k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)

@@ -14,9 +14,11 @@ from . import WIDEST_HEAD, launch
 from .launch import Options, rows_contiguous, sizes
 from .long_attend import attend_to_best, gather_queries
 from .long_lists import gather_keys, mark_kept, sum_surplus
+from .long_search import LISTS as LISTS_IN_KERNEL
+from .long_search import TILE_KEYS as TILE_KEYS_IN_KERNEL
 from .long_search import bounds, candidates, group_maxima, search_again
 
-TILE_KEYS, LISTS = 128, 4
+TILE_KEYS, LISTS = int(TILE_KEYS_IN_KERNEL.value), int(LISTS_IN_KERNEL.value)
 #: Bytes of workspace a launch may have; rows beyond that wait for the next one.
 WORKSPACE = 2**29
 #: Queries of a block.

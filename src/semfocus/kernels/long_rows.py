@@ -10,7 +10,7 @@ from torch import Tensor
 from ..reference import Problem
 from . import long_launch
 from .launch import Options
-from .short_rows import five_axes, lead_axes, options_of
+from .short_rows import five_axes, lead_axes, no_second_derivative, options_of
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -72,9 +72,5 @@ def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
     return (*torch.ops.semfocus.attend_long_backward(d_out, *ctx.saved_tensors, *ctx.options), *[None] * 7)
 
 
-def _no_second(ctx: Any, *gradients: Tensor) -> None:
-    raise NotImplementedError("the fused kernel has no second derivative; use implementation='reference'")
-
-
 _attend.register_autograd(_differentiate, setup_context=_setup)
-_backward.register_autograd(_no_second)
+_backward.register_autograd(no_second_derivative)

@@ -24,6 +24,15 @@ LISTS = tl.constexpr(4)
 
 
 @triton.jit
+def rows_of(block, queries, BLOCK_M: tl.constexpr):
+    """The lead of a block of queries, its first query, and all of them."""
+    blocks = tl.cdiv(queries, BLOCK_M)
+    lead = block // blocks
+    first = block % blocks * BLOCK_M
+    return lead, first, first + tl.arange(0, BLOCK_M)
+
+
+@triton.jit
 def ends_of(first, queries, keys, offset, CAUSAL: tl.constexpr, MASKED: tl.constexpr, BLOCK_M: tl.constexpr):
     """(tiles that every query of the block sees whole, tiles that any of them sees)."""
     whole = keys // TILE_KEYS
@@ -87,10 +96,7 @@ def group_maxima(
     """maxima (blocks, segments, M, TILE_KEYS): tile j belongs to segment j mod ``step``, those beyond are left out."""
     block = tl.program_id(0) // segments
     segment = tl.program_id(0) % segments
-    blocks = tl.cdiv(queries, BLOCK_M)
-    lead = (first_block + block) // blocks
-    first = (first_block + block) % blocks * BLOCK_M
-    rows = first + tl.arange(0, BLOCK_M)
+    lead, first, rows = rows_of(first_block + block, queries, BLOCK_M)
     q += place(q_strides, lead, middle, heads, 1)
     k += place(k_strides, lead, middle, heads, groups)
     mask += place(mask_strides, lead, middle, heads, 1)
@@ -197,10 +203,7 @@ def candidates(
     """
     block = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
-    blocks = tl.cdiv(queries, BLOCK_M)
-    lead = (first_block + block) // blocks
-    first = (first_block + block) % blocks * BLOCK_M
-    rows = first + tl.arange(0, BLOCK_M)
+    lead, first, rows = rows_of(first_block + block, queries, BLOCK_M)
     q += place(q_strides, lead, middle, heads, 1)
     k += place(k_strides, lead, middle, heads, groups)
     mask += place(mask_strides, lead, middle, heads, 1)
@@ -256,13 +259,10 @@ def search_again(
     there = (every < splits * LISTS)[None, :] & (local >= 0)[:, None]
     fullest = tl.max(tl.load(used + at, mask=there, other=0), 1)
     found = tl.sum(tl.load(totals + at, mask=there, other=0), 1)
-    blocks = tl.cdiv(queries, BLOCK_M)
-    first = (first_block + block) % blocks * BLOCK_M
-    rows = first + tl.arange(0, BLOCK_M)
+    lead, first, rows = rows_of(first_block + block, queries, BLOCK_M)
     too_few = (found < budget) & (tl.load(bound + local) > LEAST)
     wrong = ((fullest > ROOM) | (found > CANDIDATES) | too_few) & (rows < queries)
     if tl.max(wrong.to(tl.int32), 0) > 0:
-        lead = (first_block + block) // blocks
         q += place(q_strides, lead, middle, heads, 1)
         k += place(k_strides, lead, middle, heads, groups)
         mask += place(mask_strides, lead, middle, heads, 1)

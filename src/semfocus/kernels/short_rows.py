@@ -221,11 +221,11 @@ def _differentiate_packed(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
     return (gradient, *[None] * 12)
 
 
-def _no_second(ctx: Any, *gradients: Tensor) -> None:
+def no_second_derivative(ctx: Any, *gradients: Tensor) -> None:
     raise NotImplementedError("the fused kernel has no second derivative; use implementation='reference'")
 
 
 _attend.register_autograd(_differentiate, setup_context=_setup)
 _attend_packed.register_autograd(_differentiate_packed, setup_context=_setup_packed)
-_attend_backward.register_autograd(_no_second)
-_attend_packed_backward.register_autograd(_no_second)
+_attend_backward.register_autograd(no_second_derivative)
+_attend_packed_backward.register_autograd(no_second_derivative)

@@ -75,6 +75,35 @@ def steps_of(low, high, tail, end, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def steps_over_keys(
+    begins, ends, lead, rows, queries, keys, end, first_global, every, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Each query's interval of keys, and the tiles of keys its block goes through, as ``steps_of`` gives them.
+
+    Without a window: those up to ``end``.
+    """
+    row_begin, row_end = rows, rows
+    low, tail = 0, 0
+    local = tl.cdiv(end, BLOCK_N)
+    count = local
+    if WINDOW:
+        at = (lead * every).to(tl.int64) * queries + rows
+        row_begin = tl.load(begins + at, mask=rows < queries, other=keys)
+        row_end = tl.load(ends + at, mask=rows < queries, other=0)
+        low, local, tail, count = steps_of(tl.min(row_begin, 0), tl.max(row_end, 0), first_global, keys, BLOCK_N)
+    return row_begin, row_end, low, local, tail, count
+
+
+@triton.jit
+def start_of(turn, low, local, tail, WINDOW: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the ``turn``-th tile begins."""
+    start = low + turn * BLOCK
+    if WINDOW:
+        start = tl.where(turn < local, start, tail + (turn - local) * BLOCK)
+    return start
+
+
+@triton.jit
 def in_window(begin, end, columns, first_global):
     """bool: keys of a query's interval, and global ones. The arguments broadcast to the tile."""
     return ((columns >= begin) & (columns < end)) | (columns >= first_global)
