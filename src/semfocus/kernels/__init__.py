@@ -54,11 +54,11 @@ def pays(problem: Problem, compiled: bool = False) -> bool:
 
 def exact_products(problem: Problem) -> bool:
     """Float32 inputs, and PyTorch's own products are not allowed to round them."""
-    return problem.q.dtype == torch.float32 and _highest_precision()
+    return problem.q.dtype == torch.float32 and highest_precision()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # a change of this setting makes the compiler trace anew
-def _highest_precision() -> bool:
+def highest_precision() -> bool:
     return torch.get_float32_matmul_precision() == "highest"
 
 

@@ -206,23 +206,23 @@ def bisect_column(scores, limit, room, TILES: tl.constexpr, BLOCK_M: tl.constexp
 
 
 @triton.jit
-def choose(scores, best, K: tl.constexpr, TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def choose(scores, best, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """The k best keys: those above the first result, and those equal to it up to the column of the second.
 
     ``best`` (M,) is each row's largest score. Invisible keys have score -inf and are never chosen.
     """
     limit = best
-    if K <= REMOVALS_UP_TO:
-        for _ in range(1, K):
+    if k <= REMOVALS_UP_TO:
+        for _ in range(1, k):
             limit = largest_below(scores, limit, TILES)  # the k-th largest different score
     else:
-        limit = bisect_score(scores, K, TILES, BLOCK_M)
+        limit = bisect_score(scores, k, TILES, BLOCK_M)
     last = tl.full((BLOCK_M,), TILES * BLOCK_N, tl.int32)
-    surplus = count_from(scores, limit, TILES) - K
+    surplus = count_from(scores, limit, TILES) - k
     if tl.max(surplus, 0) > 0:  # somewhere two scores are equal
-        if K <= REMOVALS_UP_TO:
-            limit = bisect_score(scores, K, TILES, BLOCK_M)
-            surplus = count_from(scores, limit, TILES) - K
+        if k <= REMOVALS_UP_TO:
+            limit = bisect_score(scores, k, TILES, BLOCK_M)
+            surplus = count_from(scores, limit, TILES) - k
         ties = count_ties(scores, limit, last, TILES, BLOCK_N)
         cut = bisect_column(scores, limit, ties - surplus, TILES, BLOCK_M, BLOCK_N)
         last = tl.where(surplus > 0, cut, last)

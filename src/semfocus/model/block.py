@@ -6,7 +6,7 @@ Shapes: m models, b batch, h heads, t tokens, d width, e = mlp width, n = b * t.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..functional import attend
+from ..kernels import halves
 from ..patterns.base import Pattern
 from ..randomness import Noise, absorb, dropout
 from ..reference import Problem
@@ -45,6 +46,8 @@ class Settings:
     soft_cap: float
     patterns: tuple[tuple[Pattern, int, int], ...]
     activations: tuple[tuple[str, int, int], ...]
+    keeps: halves.Keeps | None = None  # if one kernel serves the attention half
+    fused_mlp: bool = False  # and the other
 
     @staticmethod
     def of(configs: Sequence[ModelConfig], patterns: Sequence[Pattern], training: bool) -> Settings:
@@ -57,6 +60,22 @@ class Settings:
             patterns=_runs(patterns),
             activations=_runs([config.activation for config in configs]),
         )
+
+    def for_inputs(self, h: Tensor, mlp_width: int, masked: bool) -> Settings:
+        """With the kernels that serve a block on h (m, b, t, d)."""
+        if self.norm != "pre":
+            return self
+        plain = not self.cosine_scores and not self.soft_cap
+        return replace(
+            self,
+            keeps=halves.keeps(h, self.patterns, self.heads, masked) if plain else None,
+            fused_mlp=halves.serve_mlp(h, mlp_width, [name for name, _, _ in self.activations]),
+        )
+
+    @property
+    def fused(self) -> bool:
+        """Is there nothing left to compile?"""
+        return self.keeps is not None and self.fused_mlp
 
 
 def _runs(values: Sequence[V]) -> tuple[tuple[V, int, int], ...]:
@@ -139,10 +158,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """h (m, b, t, d) -> the same shape. ``noise`` has a key per member; ``first_eps`` is the attention norm's."""
         if settings.norm == "pre":
-            h = h + _drop(
-                self.attention(_norm(h, first_eps), visible, scales, noise, settings), noise, ATTENTION_OUT, settings
-            )
-            return h + _drop(self.mlp(_norm(h, EPS), noise, settings), noise, MLP_OUT, settings)
+            h = self._attention_half(h, visible, scales, noise, first_eps, settings)
+            return self._mlp_half(h, noise, settings)
         h = _norm(h + _drop(self.attention(h, visible, scales, noise, settings), noise, ATTENTION_OUT, settings), EPS)
         return _norm(h + _drop(self.mlp(h, noise, settings), noise, MLP_OUT, settings), EPS)
 
@@ -186,6 +203,34 @@ class Block(nn.Module):
         mixed = torch.cat(parts) if len(parts) > 1 else parts[0]
         out: Tensor = self.output(mixed.transpose(2, 3).reshape(m, b * t, settings.heads * d))
         return out.view(m, b, t, d)
+
+    def _attention_half(
+        self, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, eps: float, settings: Settings
+    ) -> Tensor:
+        """h + dropout(attention(norm(h)))"""
+        keeps = settings.keeps
+        if keeps is None:
+            mixed = self.attention(_norm(h, eps), visible, scales, noise, settings)
+            return h + _drop(mixed, noise, ATTENTION_OUT, settings)
+        from ..kernels import attention_half  # noqa: F401 (imports Triton, registers the operator)
+
+        weights = (self.qkv.weight, self.qkv.bias, self.output.weight, self.output.bias)
+        mask = None if visible is None else visible[:, :, 0, 0]  # (m, b, t)
+        out: Tensor = torch.ops.semfocus.attention_half(
+            h, *weights, scales.flatten(), noise.fresh, mask,
+            keeps.window, keeps.budgets, keeps.first_global, eps, settings.dropout,
+        )[0]  # fmt: skip
+        return out
+
+    def _mlp_half(self, h: Tensor, noise: Noise, settings: Settings) -> Tensor:
+        """h + dropout(mlp(norm(h)))"""
+        if not settings.fused_mlp:
+            return h + _drop(self.mlp(_norm(h, EPS), noise, settings), noise, MLP_OUT, settings)
+        from ..kernels import mlp_half  # noqa: F401 (imports Triton, registers the operator)
+
+        weights = (self.mlp_in.weight, self.mlp_in.bias, self.mlp_out.weight, self.mlp_out.bias)
+        out: Tensor = torch.ops.semfocus.mlp_half(h.flatten(1, 2), *weights, noise.fresh, EPS, settings.dropout)
+        return out.view(h.shape)
 
     def mlp(self, h: Tensor, noise: Noise, settings: Settings) -> Tensor:
         m, b, t, d = h.shape

@@ -36,6 +36,13 @@ def run_block(
     return out
 
 
+def run_keys(keys: Tensor, training: int, step: int | Tensor, sites: int) -> tuple[Tensor, Tensor]:
+    """Of each site and member, the keys that change at every step and those that stay, each (sites, m)."""
+    places = torch.arange(sites, device=keys.device)[:, None]
+    fresh = absorb(absorb(keys, training), step)
+    return absorb(fresh, places), absorb(keys, places)
+
+
 def run_embedding(tokens: Tensor, table: Tensor, positions: Tensor, key: Tensor, dropout_p: float) -> Tensor:
     """tokens (m, b, t), table (m, ids, d), positions (t, d) -> (m, b, t, d), with dropout."""
     _, ids, width = table.shape
@@ -58,6 +65,7 @@ class Transformer(nn.Module):
     """
 
     seeds: Tensor
+    keys: Tensor
     scales: Tensor
     appended: Tensor
 
@@ -84,6 +92,7 @@ class Transformer(nn.Module):
         appended = [tape] * (c.outputs if c.read_out == "tape" else 0) + list(range(first_global, ids))
         self.register_buffer("appended", torch.tensor(appended, dtype=torch.int64), persistent=False)
         self.register_buffer("seeds", torch.tensor(seeds, dtype=torch.int64), persistent=False)
+        self.register_buffer("keys", key_of(self.seeds), persistent=False)  # (m,)
         scales = torch.tensor([config.attention_scale for config in self.configs], dtype=torch.float64)
         self.register_buffer("scales", scales[:, None, None, None, None], persistent=False)  # over (m, b, h, t, d)
         self.embedding = nn.Parameter(torch.stack([init.embedding(s, "embedding", ids, c.width) for s in seeds]))
@@ -91,6 +100,7 @@ class Transformer(nn.Module):
         self.read_out = Linear(seeds, ["read_out"], c.width, c.classes)
         self.run_block: Callable[..., Tensor] = run_block
         self.run_embedding: Callable[..., Tensor] = run_embedding
+        self.run_keys: Callable[..., tuple[Tensor, Tensor]] = run_keys
         with torch.no_grad():
             weights = [init.uniform(s, "read_out.weight", (c.width, c.classes), init.SMALL) for s in seeds]
             self.read_out.weight.copy_(torch.stack(weights))
@@ -124,21 +134,27 @@ class Transformer(nn.Module):
         tokens = self._check_tokens(tokens)
         pad = tokens == self.config.vocabulary  # (m, b, t)
         tokens, pad = self._append(tokens, pad)
-        fixed = key_of(self.seeds)  # (m,)
-        fresh = absorb(absorb(fixed, int(self.training)), step)
+        fresh, fixed = self.run_keys(self.keys, int(self.training), step, 1 + len(self.blocks))  # each (sites, m)
         dropout_p = self.config.dropout if self.training else 0.0
         positions = sinusoidal(tokens.shape[-1], self.config.width, tokens.device, self.embedding.dtype)
-        h = self.run_embedding(tokens, self.embedding, positions, absorb(fresh, EMBEDDING_SITE), dropout_p)
+        h = self.run_embedding(tokens, self.embedding, positions, fresh[EMBEDDING_SITE], dropout_p)
         visible = ~pad[:, :, None, None] if self.config.mask_padding else None  # (m, b, 1, 1, t)
         settings = Settings.of(self.configs, self.patterns, self.training)
+        settings = settings.for_inputs(h, self.config.mlp_width, visible is not None)
         for i, block in enumerate(self.blocks):
-            noise = Noise(absorb(fresh, FIRST_BLOCK_SITE + i), absorb(fixed, FIRST_BLOCK_SITE + i))
+            noise = Noise(fresh[FIRST_BLOCK_SITE + i], fixed[FIRST_BLOCK_SITE + i])
             h = self.run_block(block, h, visible, self.scales, noise, EPS if i else FIRST_EPS, settings)
         return self._read(h, pad)
 
     def implementation(self, member: int, shape: tuple[int, ...], training: bool, compiled: bool = False) -> str:
-        """What "auto" chooses for a member whose queries have this shape (members, batch, heads, length, width)."""
+        """What "auto" chooses for a member whose queries have this shape (members, batch, heads, length, width).
+
+        "block": not only its attention, but what surrounds it as well is one kernel.
+        """
         like = self.embedding.detach()[0, 0, 0].expand(shape)
+        settings = Settings.of(self.configs, self.patterns, training)
+        if settings.for_inputs(like[:, :, 0], self.config.mlp_width, self.config.mask_padding).keeps is not None:
+            return "block"
         problem = Problem(
             q=like,
             k=like,

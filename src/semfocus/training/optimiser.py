@@ -50,6 +50,21 @@ class FlatWeights:
         return torch.cat(parts, dim=1)
 
 
+def clipped(flat: Tensor, clip: Tensor, alive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients (m, p) of clipped norm, 0 for members that must not move; the norms (m, 1); who moves (m, 1)."""
+    norm: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    moving = alive[:, None] & norm.isfinite()
+    flat = flat * (clip / (norm + CLIP_EPS)).clamp(max=1.0)
+    return torch.where(moving, flat, 0.0), norm, moving  # not a product with 0: that would keep NaN
+
+
+def descend(weights: Tensor, flat: Tensor, clip: Tensor, rate: Tensor, alive: Tensor) -> Tensor:
+    """A step of SGD, in place. Returns the gradients' norms (m,)."""
+    flat, norm, _ = clipped(flat, clip, alive)
+    weights.sub_(rate * flat)
+    return norm[:, 0]
+
+
 class Optimiser:
     """SGD or Adam, per member, with the global norm of each member's gradient clipped."""
 
@@ -62,6 +77,7 @@ class Optimiser:
         self.clip = torch.tensor(clips, dtype=like.dtype, device=like.device)[:, None]
         self.rate = torch.zeros_like(self.clip)  # (m, 1), set at the start of each epoch
         self.is_adam = torch.tensor([c.name == "adam" for c in configs], device=like.device)[:, None]
+        self.descend = descend  # a population may put a compiled one here
         self.moments: tuple[Tensor, Tensor] | None = None
         if any(c.name == "adam" for c in configs):
             self.moments = (torch.zeros_like(like), torch.zeros_like(like))
@@ -73,13 +89,10 @@ class Optimiser:
     def update(self, gradients: Sequence[Tensor], alive: Tensor, step: Tensor) -> Tensor:
         """One step for members that are alive and whose gradient is finite. Returns its norm, before clipping (m,)."""
         flat = self.weights.flatten(gradients)
-        norm: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)  # (m, 1)
-        finite: Tensor = norm.isfinite()
-        moving = alive[:, None] & finite
-        flat = flat * (self.clip / (norm + CLIP_EPS)).clamp(max=1.0)
-        flat = torch.where(moving, flat, 0.0)  # not a product with 0: that would keep NaN
-        if self.moments is not None:
-            flat = torch.where(self.is_adam & moving, self._adam(flat, step), flat)
+        if self.moments is None:
+            return self.descend(self.weights.matrix, flat, self.clip, self.rate, alive)
+        flat, norm, moving = clipped(flat, self.clip, alive)
+        flat = torch.where(self.is_adam & moving, self._adam(flat, step), flat)
         self.weights.matrix.sub_(self.rate * flat)
         return norm[:, 0]
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from typing import ParamSpec, TypeVar
 
 import torch
 import torch._dynamo
@@ -16,10 +18,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model import Transformer
-from ..model.transformer import run_block, run_embedding
+from ..model.block import Block, Settings
+from ..model.transformer import run_block, run_embedding, run_keys
+from ..randomness import Noise
 from .data import Split, batch_order, resident
-from .optimiser import FlatWeights, Optimiser
+from .optimiser import FlatWeights, Optimiser, descend
 from .protocol import RunConfig
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Largest tensor, in elements, that one evaluation batch may need.
 EVALUATION_ELEMENTS = {"cuda": 2**28, "cpu": 2**22}
@@ -66,10 +73,11 @@ class Population:
         )
         on_gpu = self.device.type == "cuda"
         self.compiled = on_gpu if compiled is None else compiled
-        if self.compiled:
-            self.model.run_block, self.model.run_embedding = compiled_parts()
+        self.tally = tally
         self.weights = FlatWeights(self.model)
         self.optimiser = Optimiser([config.optimiser for config in configs], self.weights)
+        if self.compiled:
+            self._compile()
         members = len(configs)
         self.batch = self.train_config.batch
         self.steps_per_epoch = self.splits["train"].examples // self.batch
@@ -84,6 +92,12 @@ class Population:
         self.evaluated = torch.zeros((), dtype=torch.int64, device=self.device)  # examples so far
         self.train_step = self._captured(self._one_step) if on_gpu else self._one_step
         self._evaluators: dict[tuple[str, int], Callable[[], None]] = {}
+
+    def _compile(self) -> None:
+        self.model.run_block = block_compiled_where_it_pays
+        self.model.run_embedding, self.model.run_keys = compiled(run_embedding), compiled(run_keys)
+        self.optimiser.descend = compiled(descend)
+        self.tally = compiled(tally)
 
     # --- training ---
 
@@ -118,9 +132,7 @@ class Population:
         with torch.no_grad():
             norms = self.optimiser.update(gradients, self.alive & losses.isfinite(), self.step_index)
             self.alive &= norms.isfinite() & losses.isfinite()
-            right, _ = right_answers(logits, targets, counted)
-            parts = (losses, right.sum((1, 2)), counted.sum((1, 2)), norms, norms.square())
-            self.running += torch.stack([part.double() for part in parts])
+            self.running += self.tally(losses, logits, targets, counted, norms)
             self.cursor += 1
             self.step_index += 1
 
@@ -185,7 +197,7 @@ class Population:
                 )
                 for i in {pattern: i for i, pattern in enumerate(self.model.patterns)}.values()
             }
-        return names <= {"fused", "sdpa"}
+        return names <= {"block", "fused", "sdpa"}
 
     def implementation(self, member: int) -> dict[str, str]:
         """Which attention a member trains and is evaluated with."""
@@ -239,12 +251,28 @@ class Population:
         return [*self.optimiser.state().values(), *counters, self.alive, self.running, self.sums]
 
 
-def compiled_parts() -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-    """Block and embedding, compiled: one version per shape, pattern and mode, shared by layers and populations."""
+@cache
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """One version per shape, pattern and mode, shared by layers and populations."""
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, VERSIONS)  # beyond it a call would silently not be compiled
     limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, VERSIONS)
-    return torch.compile(run_block, dynamic=False), torch.compile(run_embedding, dynamic=False)
+    return torch.compile(function, dynamic=False)
+
+
+def block_compiled_where_it_pays(
+    block: Block, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, eps: float, settings: Settings
+) -> Tensor:
+    """Where kernels of our own serve all of a block, there is nothing to compile."""
+    run = run_block if settings.fused else compiled(run_block)
+    return run(block, h, visible, scales, noise, eps, settings)
+
+
+def tally(losses: Tensor, logits: Tensor, targets: Tensor, counted: Tensor, norms: Tensor) -> Tensor:
+    """What a step adds to the sums of its epoch, (5, m)."""
+    right, _ = right_answers(logits, targets, counted)
+    parts = (losses, right.sum((1, 2)), counted.sum((1, 2)), norms, norms.square())
+    return torch.stack([part.double() for part in parts])
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

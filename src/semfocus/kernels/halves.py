@@ -1,0 +1,75 @@
+"""The two halves of a block, each as one kernel: when they serve, and what each member of a population keeps.
+
+This module imports no Triton; the operators do, when they are first called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..patterns._windows import Window
+from ..patterns.base import Pattern
+from ..patterns.full import Full
+from ..patterns.top_k import TopK
+from ..randomness import Noise
+from ..reference import Problem
+from ..windows import intervals
+from . import INSTALLED, INTERPRETED, highest_precision
+
+#: What fits on chip as a whole: an example, and the maps of a block.
+LONGEST_EXAMPLE, WIDEST = 64, 64
+#: (pattern, first member, last member + 1)
+Runs = Sequence[tuple[Pattern, int, int]]
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """Which keys the queries of each member keep: those of an interval and the global ones, and of those the best k."""
+
+    window: Tensor | None  # int32 (2, m, t): begin and end
+    budgets: Tensor | None  # int32 (m,): k, or 0 for all
+    first_global: int
+
+
+def serve_mlp(h: Tensor, hidden: int, activations: Sequence[str]) -> bool:
+    """Does one kernel serve the second half of a block on h (m, b, t, d)? It has ReLU, and tensor cores for float32."""
+    return _on_chip(h) and max(h.shape[-1], hidden) <= WIDEST and set(activations) == {"relu"}
+
+
+def keeps(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Keeps | None:
+    """What the kernel of the first half must know; None where it cannot serve."""
+    fits = heads == 1 and h.shape[2] <= LONGEST_EXAMPLE and h.shape[3] <= WIDEST
+    known = (Full, TopK) if masked else (Full, TopK, Window)  # a mask would give each example windows of its own
+    serves = all(isinstance(one, known) and not getattr(one, "sinks", 0) for one, _, _ in patterns)
+    return _keeps(tuple(patterns), h.shape[2], h.device) if _on_chip(h) and fits and serves else None
+
+
+def _on_chip(h: Tensor) -> bool:
+    there = INSTALLED and (h.device.type == "cuda" or INTERPRETED)
+    return there and h.dtype == torch.float32 and not highest_precision()
+
+
+@lru_cache(maxsize=64)
+def _keeps(patterns: Runs, tokens: int, device: torch.device) -> Keeps:
+    """Made once and shared: no step of a population makes it again."""
+    budgets, rows, first_global = [], [], tokens
+    for pattern, start, stop in patterns:
+        begin, end = torch.zeros(tokens, dtype=torch.int64), torch.full((tokens,), tokens)
+        if isinstance(pattern, Window):
+            like = torch.zeros(1, tokens, 1)
+            found = intervals(Problem(like, like, like, pattern, None, False, 0, 1.0, 0.0, Noise.none(like.device)))
+            begin, end, first_global = found.begin, found.end, found.first_global
+        rows += [torch.stack([begin, end])] * (stop - start)
+        budget = pattern.k if isinstance(pattern, TopK) and pattern.k < tokens else 0
+        budgets += [budget] * (stop - start)
+    windows = any(isinstance(pattern, Window) for pattern, _, _ in patterns)
+    return Keeps(
+        torch.stack(rows, dim=1).to(torch.int32).to(device) if windows else None,
+        torch.tensor(budgets, dtype=torch.int32).to(device) if any(budgets) else None,
+        first_global,
+    )

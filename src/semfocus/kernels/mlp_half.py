@@ -1,0 +1,114 @@
+"""The fused second half of a block as a PyTorch operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from .mlp_half_tiles import mlp_backward, mlp_forward
+
+#: Tokens of a tile; programs that fill a GPU several times over.
+BLOCK_M, PROGRAMS = 32, 528
+
+
+def parts_of(members: int, tokens: int) -> tuple[int, int]:
+    """Into how many parts the tokens of a member are cut for the backward pass, and tokens of a part.
+
+    >>> parts_of(20, 1000), parts_of(1000, 1000)
+    ((16, 64), (1, 1024))
+    """
+    tiles = triton.cdiv(tokens, BLOCK_M)
+    wanted = min(tiles, triton.cdiv(PROGRAMS, members))
+    per_part: int = triton.cdiv(tiles, wanted) * BLOCK_M
+    return triton.cdiv(tokens, per_part), per_part
+
+
+def rows_contiguous(x: Tensor) -> Tensor:
+    """Weights (m, ...) are taken as they lie: all of one member's weights may come before the next member's."""
+    return x if x[0].is_contiguous() else x.contiguous()
+
+
+def numbers(eps: float, dropout_p: float) -> tuple[float, int, float]:
+    """eps, the smallest draw that dropout spares, and the factor of what it spares."""
+    return eps, round(dropout_p * 2**32) - 2**31, 1.0 / (1.0 - dropout_p)
+
+
+def no_second_derivative(ctx: Any, *gradients: Tensor) -> None:
+    raise NotImplementedError(
+        "the fused halves of a block have no second derivative; use torch.set_float32_matmul_precision('highest')"
+    )
+
+
+def _flags(h: Tensor, w_in: Tensor, dropout_p: float) -> dict[str, Any]:
+    width, hidden = h.shape[-1], w_in.shape[-1]
+    sizes = {"BLOCK_D": max(16, triton.next_power_of_2(width)), "BLOCK_E": max(16, triton.next_power_of_2(hidden))}
+    return {"WIDTH": width, "HIDDEN": hidden, "DROPOUT": dropout_p > 0, "BLOCK_M": BLOCK_M, "num_warps": 4, **sizes}
+
+
+@torch.library.custom_op("semfocus::mlp_half", mutates_args=())
+def mlp_half(
+    h: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, keys: Tensor, eps: float, dropout_p: float
+) -> Tensor:
+    """h (m, n, d), w_in (m, d, e), b_in (m, 1, e), w_out (m, e, d), b_out (m, 1, d), keys (m,) -> (m, n, d)."""
+    h = h.contiguous()
+    weights = [rows_contiguous(x) for x in (w_in, b_in, w_out, b_out)]
+    out = torch.empty_like(h)
+    members, tokens, _ = h.shape
+    mlp_forward[(members * triton.cdiv(tokens, BLOCK_M),)](
+        h, *weights, keys, out, *(x.stride(0) for x in weights), tokens, *numbers(eps, dropout_p),
+        **_flags(h, w_in, dropout_p),
+    )  # fmt: skip
+    return out
+
+
+@mlp_half.register_fake
+def _(h: Tensor, *rest: Any) -> Tensor:
+    return h.new_empty(h.shape)
+
+
+@torch.library.custom_op("semfocus::mlp_half_backward", mutates_args=())
+def _backward(
+    d_out: Tensor, h: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, keys: Tensor, eps: float, dropout_p: float
+) -> tuple[Tensor, Tensor]:
+    """dh, and the gradients of the weights of each member in a row: w_in, b_in, w_out, b_out."""
+    d_out, h = d_out.contiguous(), h.contiguous()
+    weights = [rows_contiguous(x) for x in (w_in, b_in, w_out)]
+    members, tokens, _ = h.shape
+    parts, per_part = parts_of(members, tokens)
+    dh = torch.empty_like(h)
+    sums = h.new_empty((members, parts, _size(h, w_in)))
+    mlp_backward[(members * parts,)](
+        h, d_out, *weights, keys, dh, sums, *(x.stride(0) for x in weights), tokens, parts, per_part,
+        *numbers(eps, dropout_p), **_flags(h, w_in, dropout_p), num_stages=2,
+    )  # fmt: skip
+    return dh, sums.sum(1)
+
+
+def _size(h: Tensor, w_in: Tensor) -> int:
+    width, hidden = h.shape[-1], w_in.shape[-1]
+    return 2 * width * hidden + width + hidden
+
+
+@_backward.register_fake
+def _(d_out: Tensor, h: Tensor, w_in: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return h.new_empty(h.shape), h.new_empty((h.shape[0], _size(h, w_in)))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    h, w_in, b_in, w_out, _, keys, *ctx.numbers = inputs
+    ctx.save_for_backward(h, w_in, b_in, w_out, keys)
+
+
+def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
+    dh, flat = torch.ops.semfocus.mlp_half_backward(d_out, *ctx.saved_tensors, *ctx.numbers)
+    members, width, hidden = ctx.saved_tensors[1].shape
+    dw_in, db_in, dw_out, db_out = flat.split([width * hidden, hidden, width * hidden, width], dim=1)
+    shaped = (dw_in.view(members, width, hidden), db_in[:, None], dw_out.view(members, hidden, width), db_out[:, None])
+    return (dh, *shaped, None, None, None)
+
+
+mlp_half.register_autograd(_differentiate, setup_context=_setup)
+_backward.register_autograd(no_second_derivative)

@@ -1,0 +1,147 @@
+"""The second half of a block in one kernel, for a whole population: nothing between its ends is written to memory.
+
+    x = norm(h)     a = relu(dropout(x W1 + b1))     out = h + dropout(a W2 + b2)
+
+The backward kernel computes x and a again. Letters: M tokens of a tile, d width, e hidden width; all tiles fit on chip.
+"""
+
+import triton
+import triton.language as tl
+
+from .tiles import mix, step_of, survives
+
+#: Where randomness enters, as in ``model.block``.
+MLP_HIDDEN, MLP_OUT = tl.constexpr(2), tl.constexpr(3)
+
+
+@triton.jit
+def key_of_site(keys, member, SITE: tl.constexpr):
+    """The member's key for one of the places where randomness enters a block."""
+    return mix(tl.load(keys + member).to(tl.uint32, bitcast=True) + step_of(member * 0 + SITE))
+
+
+@triton.jit
+def matrix(start, DOWN: tl.constexpr, ACROSS: tl.constexpr, BLOCK_DOWN: tl.constexpr, BLOCK_ACROSS: tl.constexpr):
+    """(BLOCK_DOWN, BLOCK_ACROSS) of a contiguous (DOWN, ACROSS) matrix, zeros beyond its ends."""
+    rows, columns = tl.arange(0, BLOCK_DOWN)[:, None], tl.arange(0, BLOCK_ACROSS)[None, :]
+    return tl.load(start + rows * ACROSS + columns, mask=(rows < DOWN) & (columns < ACROSS), other=0.0)
+
+
+@triton.jit
+def vector(start, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    return tl.load(start + places, mask=places < SIZE, other=0.0)
+
+
+@triton.jit
+def normed(h, eps, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
+    """LayerNorm of the rows of h (M, BLOCK_D), zeros beyond WIDTH; and what it divided by, inverted."""
+    inside = tl.arange(0, BLOCK_D)[None, :] < WIDTH
+    centred = tl.where(inside, h - tl.sum(h, 1)[:, None] / WIDTH, 0.0)
+    inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / WIDTH + eps)
+    return centred * inverse[:, None], inverse
+
+
+@triton.jit
+def tokens_of(x, rows, count, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
+    columns = tl.arange(0, BLOCK_D)[None, :]
+    inside = (rows[:, None] < count) & (columns < WIDTH)
+    return tl.load(x + rows[:, None].to(tl.int64) * WIDTH + columns, mask=inside, other=0.0)
+
+
+@triton.jit
+def hidden_of(x, w_in, b_in, row_keys, limit, factor, BLOCK_E: tl.constexpr, DROPOUT: tl.constexpr):
+    """(M, BLOCK_E): before the activation, after dropout."""
+    hidden = tl.dot(x, w_in, input_precision="tf32") + b_in[None, :]
+    if DROPOUT:
+        spared = survives(row_keys[:, None], tl.arange(0, BLOCK_E)[None, :], limit)
+        hidden = tl.where(spared, hidden * factor, 0.0)
+    return hidden
+
+
+@triton.jit(do_not_specialize=["limit"])
+def mlp_forward(
+    h, w_in, b_in, w_out, b_out, keys, out, w_in_stride, b_in_stride, w_out_stride, b_out_stride,
+    tokens, eps, limit, factor,
+    WIDTH: tl.constexpr, HIDDEN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
+    DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """A program takes a tile of one member's tokens."""
+    tiles = tl.cdiv(tokens, BLOCK_M)
+    member = (tl.program_id(0) // tiles).to(tl.int64)
+    rows = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    h += member * tokens * WIDTH
+    out += member * tokens * WIDTH
+    tile = tokens_of(h, rows, tokens, WIDTH, BLOCK_D)
+    x, _inverse = normed(tile, eps, WIDTH, BLOCK_D)
+    hidden_rows, out_rows = rows, rows
+    if DROPOUT:
+        hidden_rows = mix(key_of_site(keys, member, MLP_HIDDEN) + step_of(rows))
+        out_rows = mix(key_of_site(keys, member, MLP_OUT) + step_of(rows))
+    w = matrix(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
+    b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
+    active = tl.maximum(hidden_of(x, w, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT), 0.0)
+    w = matrix(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
+    y = tl.dot(active, w, input_precision="tf32") + vector(b_out + member * b_out_stride, WIDTH, BLOCK_D)[None, :]
+    columns = tl.arange(0, BLOCK_D)[None, :]
+    if DROPOUT:
+        y = tl.where(survives(out_rows[:, None], columns, limit), y * factor, 0.0)
+    inside = (rows[:, None] < tokens) & (columns < WIDTH)
+    tl.store(out + rows[:, None].to(tl.int64) * WIDTH + columns, tile + y, mask=inside)
+
+
+@triton.jit(do_not_specialize=["limit"])
+def mlp_backward(
+    h, d_out, w_in, b_in, w_out, keys, dh, sums, w_in_stride, b_in_stride, w_out_stride,
+    tokens, parts, per_part, eps, limit, factor,
+    WIDTH: tl.constexpr, HIDDEN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
+    DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """A program takes some tiles of one member, and writes that part's sums of the gradients: dW1, db1, dW2, db2.
+
+    dy = dropout(do)   dW2 = a^T dy   da = dy W2^T   dz = da where a > 0, times dropout   dW1 = x^T dz
+    dx = dz W1^T       dh = do + inverse (dx - mean(dx) - x mean(x dx))
+    """
+    part = tl.program_id(0)
+    member = (part // parts).to(tl.int64)
+    first = part % parts * per_part
+    h += member * tokens * WIDTH
+    d_out += member * tokens * WIDTH
+    dh += member * tokens * WIDTH
+    w_first = matrix(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
+    w_second = matrix(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
+    b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
+    sum_first = tl.zeros((BLOCK_D, BLOCK_E), tl.float32)
+    sum_second = tl.zeros((BLOCK_E, BLOCK_D), tl.float32)
+    bias_first = tl.zeros((BLOCK_E,), tl.float32)
+    bias_second = tl.zeros((BLOCK_D,), tl.float32)
+    columns = tl.arange(0, BLOCK_D)[None, :]
+    for start in range(first, tl.minimum(first + per_part, tokens), BLOCK_M):
+        rows = start + tl.arange(0, BLOCK_M)
+        x, inverse = normed(tokens_of(h, rows, tokens, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
+        change = tokens_of(d_out, rows, tokens, WIDTH, BLOCK_D)
+        hidden_rows, dy = rows, change
+        if DROPOUT:
+            hidden_rows = mix(key_of_site(keys, member, MLP_HIDDEN) + step_of(rows))
+            out_rows = mix(key_of_site(keys, member, MLP_OUT) + step_of(rows))
+            dy = tl.where(survives(out_rows[:, None], columns, limit), change * factor, 0.0)
+        hidden = hidden_of(x, w_first, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT)
+        bias_second += tl.sum(dy, 0)
+        sum_second = tl.dot(tl.trans(tl.maximum(hidden, 0.0)), dy, sum_second, input_precision="tf32")
+        # What was dropped is 0, and not above it.
+        dz = tl.where(hidden > 0.0, tl.dot(dy, tl.trans(w_second), input_precision="tf32") * factor, 0.0)
+        bias_first += tl.sum(dz, 0)
+        sum_first = tl.dot(tl.trans(x), dz, sum_first, input_precision="tf32")
+        dx = tl.dot(dz, tl.trans(w_first), input_precision="tf32")
+        dx = dx - tl.sum(dx, 1)[:, None] / WIDTH - x * (tl.sum(x * dx, 1)[:, None] / WIDTH)
+        inside = (rows[:, None] < tokens) & (columns < WIDTH)
+        result = change + inverse[:, None] * dx
+        tl.store(dh + rows[:, None].to(tl.int64) * WIDTH + columns, result, mask=inside)
+    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
+    sums += part.to(tl.int64) * (2 * WIDTH * HIDDEN + HIDDEN + WIDTH)
+    tl.store(sums + d[:, None] * HIDDEN + e[None, :], sum_first, mask=(d[:, None] < WIDTH) & (e[None, :] < HIDDEN))
+    sums += WIDTH * HIDDEN
+    tl.store(sums + e, bias_first, mask=e < HIDDEN)
+    sums += HIDDEN
+    tl.store(sums + e[:, None] * WIDTH + d[None, :], sum_second, mask=(e[:, None] < HIDDEN) & (d[None, :] < WIDTH))
+    tl.store(sums + WIDTH * HIDDEN + d, bias_second, mask=d < WIDTH)

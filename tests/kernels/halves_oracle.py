@@ -1,0 +1,79 @@
+"""The halves of a block in one kernel each, against the same block in plain PyTorch."""
+
+import torch
+
+from semfocus import ModelConfig, Transformer
+from semfocus.kernels import halves
+from semfocus.model.block import Settings
+from semfocus.randomness import Noise, key_of
+
+#: Rounding of a product's factors to half precision, or to TF32.
+HALF = 2.0**-11
+
+
+def population(patterns, *, length, width=16, mlp_width=None, dropout=0.1, scale=1.0, device="cpu", **options):
+    config = ModelConfig(
+        vocabulary=2, classes=2, width=width, mlp_width=mlp_width or width, blocks=2, heads=1, dropout=dropout,
+        attention_scale=scale, **{"mask_padding": False, **options},
+    )  # fmt: skip
+    model = Transformer([config] * len(patterns), patterns, seeds=list(range(len(patterns))), device=device).train()
+    tokens = torch.randint(0, 3, (len(patterns), 3, length), generator=torch.Generator().manual_seed(0)).to(device)
+    return model, tokens
+
+
+def both(model, tokens, monkeypatch):
+    """(name, plain, fused) of the output and of every gradient."""
+    results = []
+    for fused in (False, True):
+        with monkeypatch.context() as patch:
+            if not fused:
+                patch.setattr(halves, "keeps", lambda *_: None)
+                patch.setattr(halves, "serve_mlp", lambda *_: False)
+            out = model(tokens, 3)
+            results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    names = ["output", *(name for name, _ in model.named_parameters())]
+    return list(zip(names, *results, strict=True))
+
+
+def clear(problems):
+    """Is the last kept score of every query above the first one left out by more than rounding could make up for?"""
+    for problem, _, _ in problems:
+        scores = (problem.q.double() @ problem.k.double().mT) * problem.scale
+        seen = scores if problem.mask is None else scores.masked_fill(~problem.mask, -torch.inf)
+        k = getattr(problem.pattern, "k", scores.shape[-1])
+        if k < scores.shape[-1]:
+            best = seen.topk(k + 1).values
+            gap = (best[..., -2] - best[..., -1])[best[..., -1].isfinite()]
+            if (gap < 2 * HALF * scores.abs().max()).any():
+                return False
+    return True
+
+
+def check_attention(patterns, length, *, width=16, dropout=0.1, scale=1.0, masked=False, device="cpu", examples=3):
+    """The first half alone, on a draw in which the choice of keys is not in doubt."""
+    model, _ = population(patterns, length=length, width=width, dropout=dropout, scale=scale, device=device)
+    block, members = model.blocks[0], len(patterns)
+    keys = key_of(torch.arange(members, device=device))
+    plain = Settings.of(model.configs, patterns, True)
+    for seed in range(1000):
+        generator = torch.Generator().manual_seed(seed)
+        h = torch.randn(members, examples, length, width, generator=generator).to(device).requires_grad_()
+        visible = None
+        if masked:
+            visible = (torch.rand(members, examples, 1, 1, length, generator=generator) < 0.7).to(device)
+        if clear(block.problems(h, visible, model.scales, Noise(keys, keys), 1e-5, plain)):
+            break
+    else:
+        raise AssertionError("no draw leaves the choice of keys beyond doubt")
+    settings = plain.for_inputs(h, width, masked)
+    assert settings.keeps is not None
+    weights = [block.qkv.weight, block.qkv.bias, block.output.weight, block.output.bias]
+    change = torch.randn(h.shape, generator=generator).to(device)
+    results = []
+    for each in (plain, settings):
+        out = block._attention_half(h, visible, model.scales, Noise(keys, keys), 1e-5, each)
+        results.append([out, *torch.autograd.grad(out, [h, *weights], change)])
+    for name, a, b in zip(("out", "h", "w", "b", "w_out", "b_out"), *results, strict=True):
+        assert b.isfinite().all(), name
+        # A handful of products in a row, each rounding its factors once.
+        assert (a - b).norm() <= 8 * HALF * a.norm(), name

@@ -1,0 +1,120 @@
+"""The halves of a block through Triton's interpreter. Run by test_halves.py, with TRITON_INTERPRET=1 set."""
+
+import pytest
+import torch
+from halves_oracle import HALF, both, check_attention, population
+
+from semfocus import Banded, BlockLocal, Full, TopK, kernels
+from semfocus.kernels import halves
+from semfocus.kernels.attention_half_tiles import unit_of  # noqa: F401 (imports Triton)
+from semfocus.model.transformer import run_block
+from semfocus.training import paper
+from semfocus.training.population import Population
+
+assert kernels.INTERPRETED
+
+
+@pytest.fixture(autouse=True)
+def high():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """What a kernel does not write is NaN."""
+
+    def empty(like, *size, **options):
+        size = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+        made = torch.Tensor.new_zeros(like, size, **options)
+        return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(-1)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", empty)
+    monkeypatch.setattr(torch, "empty_like", lambda x, memory_format=None, **o: empty(x, x.shape, **o))
+
+
+CASES = {
+    "full": ([Full(), Full()], {"length": 20}),
+    "top-k beside full": ([TopK(3), TopK(17), Full()], {"length": 20, "examples": 1}),
+    "k beyond the keys": ([TopK(50), TopK(2)], {"length": 33, "dropout": 0.0, "examples": 1}),
+    "windows beside top-k": ([Banded(5), TopK(4), BlockLocal(4)], {"length": 40, "examples": 1}),
+    "global tokens": ([BlockLocal(4, global_tokens=2), Banded(5, global_tokens=2)], {"length": 33, "scale": 4.0}),
+    "padding": ([TopK(3), Full()], {"length": 40, "width": 24, "dropout": 0.0, "masked": True, "examples": 1}),
+    "one token": ([Full(), TopK(1)], {"length": 1}),
+    "the longest": ([TopK(5)], {"length": 64, "width": 64, "examples": 1}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_half_against_plain(case):
+    patterns, options = CASES[case]
+    check_attention(patterns, **options)
+
+
+@pytest.mark.parametrize(("width", "mlp_width", "dropout"), [(16, 16, 0.1), (24, 40, 0.0), (32, 64, 0.5)])
+def test_whole_model_against_plain(width, mlp_width, dropout, monkeypatch):
+    patterns = [Full(), Banded(5), TopK(36)]
+    model, tokens = population(patterns, length=37, width=width, mlp_width=mlp_width, dropout=dropout)
+    for name, plain, fused in both(model, tokens, monkeypatch):
+        assert (plain - fused).norm() <= 32 * HALF * plain.norm(), name
+        assert not plain.equal(fused) or plain.abs().max() == 0, f"{name}: the kernels did not run"
+
+
+def test_compiled_it_is_the_same(monkeypatch):
+    model, tokens = population([Full(), TopK(5)], length=20)
+    plain = model(tokens, 3)
+    model.run_block = torch.compile(run_block, dynamic=False, backend="aot_eager", fullgraph=True)
+    assert torch.equal(plain, model(tokens, 3))
+
+
+def test_second_derivatives_are_refused():
+    model, tokens = population([Full()], length=5)
+    weights = list(model.parameters())
+    first = torch.autograd.grad(model(tokens, 3).square().sum(), weights, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        torch.autograd.grad(sum(x.sum() for x in first), weights)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "options"),
+    [
+        ([TopK(3, sinks=1)], {}),
+        ([Banded(3)], {"mask_padding": True}),
+        ([Full()], {"soft_cap": 2.0}),
+        ([Full()], {"cosine_scores": True}),
+        ([Full()], {"norm": "post"}),
+        ([Full()], {"length": 65}),
+        ([Full()], {"width": 80}),
+    ],
+)
+def test_what_it_does_not_serve_stays_plain(patterns, options, monkeypatch):
+    model, tokens = population(patterns, **{"length": 8, **options})
+    made = []
+    monkeypatch.setattr(torch.ops.semfocus, "attention_half", lambda *_: made.append(1), raising=False)
+    assert model(tokens).isfinite().all()
+    assert not made
+
+
+def test_weights_that_lie_apart_and_a_step():
+    """A population keeps all weights of a member in one row; its first losses are those of plain PyTorch."""
+    losses = []
+    for fused in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if not fused:
+                patch.setattr(halves, "keeps", lambda *_: None)
+                patch.setattr(halves, "serve_mlp", lambda *_: False)
+            small = {"width": 16, "mlp_width": 16, "blocks": 1}
+            runs = [
+                paper(
+                    {"name": "even_pairs", "length": 10}, pattern, 0, precision="tf32", model=small,
+                    data={"train": 50, "heldout": 25}, train={"epochs": 1, "batch": 25},
+                )
+                for pattern in (Full(), TopK(5))
+            ]  # fmt: skip
+            members = Population(runs)
+            assert (members.implementation(0)["training"] == "block") is fused
+            members.train_epoch(0)
+            losses.append(members.evaluate("heldout").loss)
+    assert ((losses[0] - losses[1]).abs() <= 8 * HALF * losses[0]).all()

@@ -1,0 +1,53 @@
+"""The halves of a block on a device, at the paper's size."""
+
+import pytest
+import torch
+from halves_oracle import HALF, both, check_attention, population
+
+from semfocus import Banded, BlockLocal, Full, TopK, kernels
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.skipif(not kernels.INSTALLED, reason="Triton is not installed"),
+]
+
+
+@pytest.fixture(autouse=True)
+def high():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [[Full()], [Full(), Banded(5), BlockLocal(5)], [Banded(9, global_tokens=3), BlockLocal(9, global_tokens=3)]],
+    ids=["full", "windows", "global"],
+)
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_first_half_against_plain(patterns, dropout):
+    check_attention(patterns, 48, width=64, dropout=dropout, examples=25, device="cuda")
+
+
+def test_first_half_under_a_mask():
+    check_attention([Full(), Full()], 40, width=64, masked=True, examples=25, device="cuda")
+
+
+def test_top_k_keeps_the_keys_of_the_reference_but_for_rounding():
+    """Rounding of q and k moves scores a little: few keys change places, and outputs hardly move."""
+    model, tokens = population([TopK(5), TopK(9), TopK(20)], length=45, width=64, device="cuda", dropout=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        ((_, plain, fused), *_) = both(model, tokens, patch)
+    assert (plain - fused).norm() <= 32 * HALF * plain.norm()
+
+
+def test_whole_model_and_twice_the_same():
+    model, tokens = population([Full(), Banded(5)], length=40, width=64, device="cuda")
+    with pytest.MonkeyPatch.context() as patch:
+        first = both(model, tokens, patch)
+        second = both(model, tokens, patch)
+    for (name, plain, fused), (_, _, again) in zip(first, second, strict=True):
+        assert (plain - fused).norm() <= 32 * HALF * plain.norm(), name
+        assert torch.equal(fused, again), name
