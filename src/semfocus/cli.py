@@ -102,6 +102,14 @@ def _study(commands: Commands[argparse.ArgumentParser]) -> None:
         "--size", default="quick", metavar="SIZE", help="smoke, quick (default), small or paper (language_model: ptb)"
     )
     run.add_argument("--seeds", type=positive, metavar="N", help="seeds per arm (default: the size's own)")
+    run.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PANEL[:ARM]",
+        help="train only this part now, the rest later: even_pairs, 'listops:top_k(5)'; may be given again",
+    )
+    run.add_argument("--first-seeds", type=positive, metavar="N", help="train only the first N seeds now")
     run.add_argument("--out", type=Path, default=Path("lab"), metavar="DIR", help="where to write (default: lab)")
     run.add_argument("--no-clock", action="store_true", help="do not time one step of each pattern at the end")
     _where(run)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..lab.execute import Executor
+    from ..lab.part import Part
     from ..lab.results import Results, Status
     from ..lab.store import Manifest, Question
     from ..lab.study import Study
@@ -32,16 +33,19 @@ def run_study(options: argparse.Namespace) -> int:
         return 0
     from .. import studies
     from ..lab.execute import ask, plan
+    from ..lab.part import Part
 
     with one_sentence():
         try:
             study = studies.get(options.study)
             question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
             manifest = plan(study, question)
+            part = Part(tuple(options.only), options.first_seeds)
+            part.check(manifest)
         except ValueError as error:  # an unknown study, size or field
             raise UserError(str(error)) from None
         options.again = _again(options.out / study.name, options.plugin)
-        _one(study, question, options.out, options, None, manifest)
+        _one(study, question, options.out, options, None, manifest, part)
     _dismiss()
     return 0
 
@@ -80,11 +84,14 @@ def _one(
     options: argparse.Namespace,
     resumed: Manifest | None,
     planned: Manifest,
+    part: Part | None = None,
 ) -> None:
     import torch
     from rich.console import Console
 
-    from ..lab.execute import complete, execute, time_steps
+    from ..lab.execute import WHOLE, complete, execute, time_steps
+    from ..lab.missing import missing
+    from ..lab.results import Results
     from ..report.page import build
     from ..training.progress import Progress
 
@@ -96,18 +103,24 @@ def _one(
 
     size = study.size(question.size)
     say(f"{study.name}: {study.summary}")
-    say(f"size {question.size} ({size.summary}): {len(planned.arms)} arms, {len(planned.configs())} runs, on {device}")
+    part = part or WHOLE
+    now, all_runs = part.of(planned), len(planned.configs())
+    runs = f"{all_runs} runs" if now == planned else f"{len(now.configs())} of its {all_runs} runs now"
+    say(f"size {question.size} ({size.summary}): {len(now.arms)} arms, {runs}, on {device}")
     with stopping_after_the_epoch() as stopping, Progress(console) as progress:
         train = _executor(options, device, progress, stopping)
-        results = execute(study, question, root, train, say, resumed, planned)
+        results = execute(study, question, root, train, say, resumed, planned, part)
         if device == "cpu":  # small models: a second thread costs more than it brings, unless asked for
             torch.set_num_threads(options.threads or 1)
-        study.measure(results, device, say)
+        trained = Results(results.store, part.of(results.manifest))
+        study.measure(trained, device, say)
         if not options.no_clock:
-            time_steps(results, device, say)
+            time_steps(trained, device, say)
     page = build(study, results)
     complete(results)
     _verdicts(study, results, console)
+    for sentence in missing(results):
+        say(f"missing: {sentence}")
     say(f"the page: {page}")
 
 

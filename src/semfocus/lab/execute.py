@@ -19,10 +19,12 @@ from .borrow import borrow
 from .configs import Config
 from .cost import Clock
 from .overrides import overridden
+from .part import Part
 from .results import Results
 from .store import Manifest, Question, Store
 from .study import Arm, Study, check_arms
 
+WHOLE = Part()
 #: Trains configs into a store's folder; finished runs are not repeated.
 Executor = Callable[[Store, Sequence[Config]], None]
 
@@ -64,11 +66,12 @@ def execute(
     say: Callable[[str], None],
     resumed: Manifest | None = None,
     planned: Manifest | None = None,
+    part: Part = WHOLE,
 ) -> Results:
     """Trains all runs of a question, its follow-ups included. Running it again goes on where it stopped.
 
     ``resumed`` is the manifest of an earlier call, whose runs are kept as they were planned then; ``planned`` is what
-    ``plan`` gave, for who has called it already.
+    ``plan`` gave, for who has called it already. Of a ``part``, the rest of the question stays missing.
     """
     store = Store(root, study.name)
     if resumed:
@@ -77,10 +80,9 @@ def execute(
         manifest = _with_what_was_recorded(store, planned or plan(study, question))
     _refuse_empty(manifest)
     store.write(manifest)
-    borrow(store, manifest.configs(), say)
-    train(store, manifest.configs())
-    results = Results(store, manifest)
+    _train(store, part.of(manifest), train, say)
     known = {(arm.panel, arm.label) for arm in manifest.arms}
+    results = Results(store, part.of(manifest))
     found = overridden(study, study.follow_up(question.size, results), question.overrides)
     found = study.settled(question.size, found) if found else []
     more = [arm for arm in found if (arm.panel, arm.label) not in known]
@@ -89,10 +91,13 @@ def execute(
         manifest = replace(manifest, arms=(*manifest.arms, *more), complete=False)
         check_arms(study, manifest.arms)
         store.write(manifest)
-        borrow(store, manifest.configs(), say)
-        train(store, manifest.configs())
-        results = Results(store, manifest)
-    return results
+        _train(store, replace(part, only=()).of(replace(manifest, arms=tuple(more))), train, say)
+    return Results(store, manifest)
+
+
+def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str], None]) -> None:
+    borrow(store, manifest.configs(), say)
+    train(store, manifest.configs())
 
 
 def _with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
@@ -108,7 +113,9 @@ def _with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
 
 
 def complete(results: Results) -> None:
-    """Marks a question whose runs, follow-ups and measurements are all there."""
+    """Marks a question if its runs are all there, and with them follow-ups and measurements."""
+    if any(run.summary is None for _, run in results.every_run()):
+        return
     results.store.write(replace(results.manifest, recorded={}, complete=True))
 
 

@@ -1,0 +1,45 @@
+"""A part of a question now, the rest later: the same runs in the end, and until then the page says what is missing."""
+
+import pytest
+
+from semfocus.cli import main
+from semfocus.lab.results import Results
+from semfocus.lab.store import Store
+
+STUDY = ["run", "convergence", "--size", "smoke", "--device", "cpu", "--no-clock"]
+
+
+def finished(out):
+    store = Store(out, "convergence")
+    (name,) = store.names()
+    manifest = store.manifest(name)
+    results = Results(store, manifest)
+    return manifest, {(arm.label, run.seed) for arm, run in results.every_run() if run.status == "finished"}
+
+
+def test_a_part_then_the_rest(tmp_path, capsys):
+    small = ["--out", str(tmp_path), "train.epochs=1", "data.train=50", "data.heldout=50"]
+    assert (
+        main([*STUDY, "--only", "even_pairs:full", "--only", "even_pairs:top-k(5)", "--first-seeds", "1", *small]) == 0
+    )
+    manifest, there = finished(tmp_path)
+    assert there == {("full", 0), ("top-k(5)", 0)}
+    assert not manifest.complete
+    shown = capsys.readouterr().out
+    assert "2 of its" in shown
+    assert "missing: even_pairs" in shown
+    assert main([*STUDY, "--only", "even_pairs", *small]) == 0
+    manifest, there = finished(tmp_path)
+    assert manifest.complete
+    assert {label for label, _ in there} == {arm.label for arm in manifest.arms}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("even_pair", "'even_pairs'"), ("even_pairs:top-k(4)", "'even_pairs:top-k(5)'")]
+)
+def test_what_no_arm_has_is_one_sentence(name, near, capsys, tmp_path):
+    assert main([*STUDY, "--out", str(tmp_path), "--only", name]) != 0
+    error = capsys.readouterr().err
+    assert repr(name) in error
+    assert near in error
+    assert "Traceback" not in error
