@@ -156,6 +156,12 @@ def _results(commands: Commands[argparse.ArgumentParser]) -> None:
     add.add_argument("--study", metavar="STUDY", help="only this study (default: all)")
     add.add_argument("--size", metavar="SIZE", help="only this size, as `semfocus status` names it (default: all)")
     add.add_argument("--into", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    add.add_argument(
+        "--wall",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long the new runs took in all, where several processes shared a device",
+    )
     add.set_defaults(command=("results", "add_results"))
 
     build = verbs.add_parser("build", help="write pages, figures and tables, and fill README.md")
@@ -223,6 +229,17 @@ def positive(text: str) -> int:
     number = int(text) if text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def seconds(text: str) -> float:
+    """An argparse type."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return number
 
 

@@ -82,6 +82,15 @@ def test_where_the_explanation_fails_it_stands_first(tmp_path, study, claim, ver
         assert order(text, f"statement of {claim}", "**The paper's explanation**", "Each claim as the paper judges it")
 
 
+@pytest.mark.parametrize(("verdict", "beaten"), [("refuted", True), ("confirmed", False), ("undecided", False)])
+def test_a_rival_that_wins_stands_before_the_claims(tmp_path, verdict, beaten):
+    rows = [row("convergence", "C1", "confirmed"), row("convergence", "C1, rival", verdict)]
+    text = Summary([built(tmp_path, "convergence", *rows)]).readme()
+    assert text.startswith("**A cheaper rival is as fast or faster:**") == beaten
+    if beaten:
+        assert order(text, "statement of C1, rival", "Each claim as the paper judges it")
+
+
 def test_agreement(tmp_path):
     rows = [
         row("mechanism", "raising helps", "confirmed"),

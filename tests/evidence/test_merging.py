@@ -12,6 +12,7 @@ from semfocus.lab.missing import missing
 from semfocus.lab.results import Results
 from semfocus.lab.store import Store
 from semfocus.report.page import build
+from semfocus.training.files import StorageError
 
 
 @pytest.fixture
@@ -153,3 +154,21 @@ def test_a_partial_study_says_what_is_missing(store, tmp_path):
     assert "Partly run: two_tasks, quick (5 of 10 runs are over)" in (tmp_path / "README.md").read_text()
     assert "| parity_check | top-k(5) against full | - | missing |" in made["claims.md"]
     assert "| parity_check | as the paper trains | full | top-k(5) | not over and not over | - |" in made["speed.md"]
+
+
+def test_processes_that_shared_a_device(store, tmp_path):
+    """Their times add up to more than passed; what passed is what the runs cost."""
+    total = sum(record.own_seconds for record in evidence_of(store, tmp_path / "plain").records.values())
+    add(store, "quick", tmp_path / "results", wall=total / 4)
+    records = evidence(tmp_path).records.values()
+    assert {record.environment["sharing"] for record in records} == {4.0}
+    assert sum(record.own_seconds for record in records) == pytest.approx(total / 4)
+    add(store, "quick", tmp_path / "results")  # again, without it: what is known stays
+    assert {record.environment["sharing"] for record in evidence(tmp_path).records.values()} == {4.0}
+    with pytest.raises(StorageError, match="--wall"):
+        add(store, "quick", tmp_path / "other", wall=2 * total)
+
+
+def evidence_of(store, into):
+    add(store, "quick", into)
+    return load(into / "two_tasks-quick")

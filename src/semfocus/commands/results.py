@@ -27,8 +27,10 @@ def add_results(options: argparse.Namespace) -> int:
         if not found:
             known = ", ".join(f"{s.path.name} {name}" for s in stores(options.directory) for name in s.names())
             raise UserError(f"{options.directory} has no such study and size; it has {known or 'none'}")
+        if options.wall is not None and len(found) > 1:
+            raise UserError("--wall is the time of one question's runs; name it with --study and --size")
         for store, name in found:
-            added = add(store, name, options.into)
+            added = add(store, name, options.into, options.wall)
             size = sum(path.stat().st_size for path in added.path.rglob("*") if path.is_file())
             print(
                 f"{added.path}: {added.new} runs new, {added.better} better than before, {added.kept} as before; "

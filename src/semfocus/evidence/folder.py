@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -197,20 +197,36 @@ class Added:
     files: int  # that were written
 
 
-def add(store: Store, name: str, into: Path) -> Added:
-    """Adds what a lab's folder holds of one question to its evidence. No run that is there already is lost."""
+def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added:
+    """Adds what a lab's folder holds of one question to its evidence. No run that is there already is lost.
+
+    ``wall``: seconds in which the runs that are new trained, where several processes shared a device.
+    """
     manifest = store.manifest(name)
     plain = manifest.to_dict()
     path = into / folder_name(plain)
     old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
     found = _found(Results(store, manifest))
     new = {run: record for run, record in found.items() if run not in old.records}
+    if wall is not None:
+        new = shared(new, wall)
     both = {run: merged(old.records[run], record) for run, record in found.items() if run in old.records}
     better = sum(record != old.records[run] for run, record in both.items())
     clock = _clock(store.path / CLOCK)
     times = {device: {**old.clock.get(device, {}), **clock.get(device, {})} for device in sorted({*old.clock, *clock})}
     now = Evidence(path, merged_manifest(old.manifest, plain), {**old.records, **new, **both}, times)
     return Added(path, len(new), better, len(both) - better, len(now.save()))
+
+
+def shared(records: Mapping[str, Record], wall: float) -> dict[str, Record]:
+    """Records that say how many populations trained at once, on average: the sum of their times over the real one."""
+    total = sum(record.own_seconds for record in records.values())
+    if not 0 < wall <= total:
+        raise StorageError(
+            f"--wall is {wall:g}; the new runs trained for {total:.0f} s in all, and can have shared that"
+        )
+    sharing = {"sharing": round(total / wall, 4)}
+    return {run: replace(one, environment={**one.environment, **sharing}) for run, one in records.items()}
 
 
 def _found(results: Results) -> dict[str, Record]:

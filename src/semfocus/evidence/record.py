@@ -74,8 +74,9 @@ class Record:
 
     @property
     def own_seconds(self) -> float:
-        """Its share of the time of its population; a language model trains alone."""
-        return self.seconds / max(int(self.environment.get("population", 1)), 1)
+        """Its share of the device's time: of its population's, and that may have shared the device with others."""
+        sharing = max(float(self.environment.get("sharing", 1.0)), 1.0)
+        return self.seconds / max(int(self.environment.get("population", 1)), 1) / sharing
 
 
 def record_of(run: Run, grids: bool) -> Record | None:

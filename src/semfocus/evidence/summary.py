@@ -50,6 +50,12 @@ FAILS = {
     ("mechanism", "lowering helps"): "refuted",
     ("mechanism", "raising helps"): "confirmed",
 }
+#: Verdicts with which a cheap rival does what top-k does: without it beside them, top-k's speed-ups say little.
+RIVALS = {
+    ("convergence", "C1, rival"): "refuted",
+    ("fair", "C1, tuned"): "refuted",
+    ("language_model", "best against best"): "refuted",
+}
 NOT_RUN = "not run yet"
 SIZES = ("paper", "ptb", "small", "quick", "smoke")  # the largest first
 
@@ -99,6 +105,10 @@ class Summary:
             order = ["explanation", "paper", "best", "clock", "more"]
             said = "; ".join(f"“{row.statement}” is {row.verdict} ({row.study}, {row.name})" for row in failed)
             parts.append(f"**The paper's explanation fails here:** {said}.")
+        beaten = [row for row in self.rows() if RIVALS.get((row.study, row.id)) == row.verdict]
+        if beaten:
+            said = "<br>".join(f"“{row.statement}” is {row.verdict} ({row.study}, {row.name})." for row in beaten)
+            parts.append(f"**A cheaper rival is as fast or faster:** {said}")
         for group in order:
             rows = [self._row(row) for row in self.rows() if group_of(row) == group]
             rows += self._clock_rows() if group == "clock" else []

@@ -88,7 +88,7 @@ class Convergence(Study):
             ),
             Faster(
                 "C1, rival",
-                f"It is also faster than full attention with its scores multiplied by {SHARP:g}",
+                f"Top-k attention is also faster than full attention with its scores multiplied by {SHARP:g}",
                 against(panels, rival, focused),
                 paper="not asked",
             ),
