@@ -54,7 +54,7 @@ def test_output_and_gradients(pattern, t, s, precision):
     check(*draw(pattern, t, s, dropout_p=0.3))
 
 
-@pytest.mark.parametrize("pattern", [Full(), TopK(3), TopK(9)], ids=lambda p: p.label)
+@pytest.mark.parametrize("pattern", [Full(), TopK(9), TopK(20)], ids=lambda p: p.label)
 @pytest.mark.parametrize("offset", [-3, 9])
 def test_causal(pattern, offset):
     check(*draw(pattern, 24, 33, is_causal=True, query_offset=offset, dropout_p=0.1))
@@ -77,7 +77,7 @@ def test_causal_windows(pattern, t, s, offset):
     check(*draw(pattern, t, s, lead=(1,), mask=mask, heads=2, kv_heads=1, is_causal=True, query_offset=offset))
 
 
-@pytest.mark.parametrize("pattern", [Full(), TopK(3), TopK(9)], ids=lambda p: p.label)
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), TopK(20)], ids=lambda p: p.label)
 def test_padding_and_rows_that_see_nothing(pattern):
     mask = torch.rand(2, 1, 1, 37, generator=torch.Generator().manual_seed(0)) < 0.2
     mask[0] = False
@@ -90,7 +90,13 @@ def test_padding_and_rows_that_see_nothing(pattern):
 
 @pytest.mark.parametrize(
     ("pattern", "scale", "precision"),
-    [(TopK(3), 0.25, "highest"), (TopK(8), 0.0, "high"), (TopK(2), -1.0, "high"), (TopK(12), 0.25, "high")],
+    [
+        (TopK(3), 0.25, "highest"),
+        (TopK(8), 0.0, "high"),
+        (TopK(2), -1.0, "high"),
+        (TopK(12), 0.25, "high"),
+        (TopK(20), 0.25, "high"),
+    ],
     indirect=["precision"],
 )
 def test_ties_go_to_the_lowest_index(pattern, scale, precision):
@@ -98,6 +104,29 @@ def test_ties_go_to_the_lowest_index(pattern, scale, precision):
     kept = check(problem, d_out)
     scores = (problem.q * scale) @ problem.k.mT
     assert torch.equal(kept, reference.kept_keys(problem, problem.q, problem.k, scores))
+
+
+@pytest.mark.parametrize("k", [5, 8, 16])
+def test_slots_that_hold_more_of_the_best_than_they_keep(k):
+    """The best keys lie 32 apart, in one slot."""
+    keys = 32 * k
+    problem, d_out = draw(TopK(k), 3, keys, lead=(1,), heads=1)
+    best = torch.arange(0, keys, 32)
+    problem.k[..., best, :] = problem.q.mean(-2, keepdim=True) * torch.linspace(20, 30, k)[:, None]
+    problem.q[:] = problem.q.mean(-2, keepdim=True)
+    kept = check(problem, d_out)
+    assert kept[..., best].all()
+    assert kept.sum() == 3 * k
+
+
+@pytest.mark.parametrize("k", [17, 60])
+def test_thresholds_of_scores_spread_unevenly(k):
+    """Most of them close together, some far away, some equal."""
+    problem, d_out = draw(TopK(k), 17, 130, lead=(1,), heads=1)
+    size = torch.rand(130, generator=torch.Generator().manual_seed(0)) ** 8 * 100
+    size[40:60] = 0
+    problem.k.mul_(size[:, None])
+    check(problem, d_out)
 
 
 @pytest.mark.parametrize("pattern", [Full(), TopK(3)], ids=lambda p: p.label)

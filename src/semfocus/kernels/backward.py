@@ -19,6 +19,7 @@ from .tiles import (
     mix,
     place,
     seen_keys,
+    spare,
     start_of,
     step_of,
     steps_of,
@@ -31,7 +32,7 @@ from .tiles import (
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_queries(
     q, k, v, out, d_out, lse, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
-    begins, ends, dq, delta,
+    begins, ends, dq, delta, hashes,
     q_strides, k_strides, v_strides, d_out_strides, out_strides, mask_strides, dq_strides,
     queries, keys, middle, heads, groups,
     scale, offset, limit, factor, shrink, first_global, every,
@@ -40,7 +41,7 @@ def backward_queries(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq and delta: a program takes a block of queries through all keys."""
+    """dq, and for ``backward_keys`` delta and the rows' dropout keys: a program takes a block of queries."""
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * BLOCK_M
@@ -66,6 +67,8 @@ def backward_queries(
     if DROPOUT:
         row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
     at = lead.to(tl.int64) * queries + rows
+    if DROPOUT:
+        tl.store(hashes + at[:, None], row_keys.to(tl.int32, bitcast=True), mask=(rows < queries)[:, None])
     row_lse = tl.load(lse + at, mask=rows < queries, other=float("inf"))
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
     d_out_tile = load_rows(d_out, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
@@ -101,10 +104,10 @@ def backward_queries(
                 seen = seen & in_window(row_begin[:, None], row_end[:, None], columns[None, :], first_global)
         weights = tl.where(seen, weights, 0.0)
         d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION)  # (M, N)
-        d_weights = d_weights * (factor * shrink)
+        change = d_weights * (factor * shrink) - row_delta[:, None]
         if DROPOUT:
-            d_weights = tl.where(survives(row_keys, columns[None, :], limit), d_weights, 0.0)
-        d_scores = weights * (d_weights - row_delta[:, None])
+            change = tl.where(survives(row_keys, columns[None, :], limit), change, -row_delta[:, None])
+        d_scores = weights * change
         acc = tl.dot(d_scores.to(k_tile.dtype), k_tile, acc, input_precision=PRECISION)
     dq += place(dq_strides, lead, middle, heads, 1)
     store_rows(dq, rows, queries, dq_strides[3], acc * result_scale, WIDTH, BLOCK_D)
@@ -112,7 +115,7 @@ def backward_queries(
 
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_keys(
-    q, k, v, d_out, lse, delta, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
+    q, k, v, d_out, lse, delta, hashes, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
     begins, ends, firsts, lasts, dk, dv,
     q_strides, k_strides, v_strides, d_out_strides, mask_strides, dk_strides, dv_strides,
     queries, keys, middle, heads, groups,
@@ -157,9 +160,6 @@ def backward_keys(
             dk_scale = dk_scale * tl.load(q_units + lead) * d_unit * tl.load(v_units + shared)
             head_scale = head_scale * tl.load(q_units + lead) * tl.load(k_units + shared)
             step = step * UNLIFT
-        key = lead
-        if DROPOUT:
-            key = tl.load(noise + lead).to(tl.uint32, bitcast=True)
         seen_column = seen_keys(columns, keys, mask_head, mask_strides[3], MASKED)[:, None]
         dk_head = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
         dv_head = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
@@ -197,14 +197,16 @@ def backward_keys(
                     row_end = tl.load(ends + own, mask=rows < queries, other=0)
                     seen = seen & in_window(row_begin[None, :], row_end[None, :], columns[:, None], first_global)
             weights = tl.where(seen, weights, 0.0)
-            d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION) * (factor * step)  # (N, M)
+            d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION)  # (N, M)
+            change = d_weights * (factor * step) - row_delta[None, :]
             dropped = weights
             if DROPOUT:
-                spared = survives(mix(key + step_of(rows + offset))[None, :], columns[:, None], limit)
-                dropped = tl.where(spared, weights, 0.0)
-                d_weights = tl.where(spared, d_weights, 0.0)
+                row_keys = tl.load(hashes + at, mask=rows < queries, other=0).to(tl.uint32, bitcast=True)
+                spared = survives(row_keys[None, :], columns[:, None], limit)
+                dropped = spare(weights, spared)
+                change = tl.where(spared, change, -row_delta[None, :])
             dv_head = tl.dot(dropped.to(d_out_tile.dtype), d_out_tile, dv_head, input_precision=PRECISION)
-            d_scores = weights * (d_weights - row_delta[None, :])
+            d_scores = weights * change
             dk_head = tl.dot(d_scores.to(q_tile.dtype), q_tile, dk_head, input_precision=PRECISION)
         dk_acc += dk_head * dk_scale
         dv_acc += dv_head * dv_scale

@@ -18,6 +18,7 @@ from .tiles import (
     mix,
     place,
     seen_keys,
+    spare,
     start_of,
     step_of,
     steps_over_keys,
@@ -168,7 +169,7 @@ def top_k_forward(
         weights = tl.where(kept, tl.exp2(row[i] * LOG2_E - peak[:, None]), 0.0)
         total += tl.sum(weights, 1)
         if DROPOUT:
-            weights = tl.where(survives(row_keys, columns[None, :], limit), weights, 0.0)
+            weights = spare(weights, survives(row_keys, columns[None, :], limit))
         v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
         acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
     out += place(out_strides, lead, middle, heads, 1)

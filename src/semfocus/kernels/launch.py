@@ -24,7 +24,9 @@ BITS = 32
 #: From this many rows on a matrix is converted to halves by more than one program.
 LONG_MATRIX = 4096
 #: Up to this many kept keys the scores of a row need not stay on chip.
-FEW = 8
+FEW = 16
+#: And how many of a slot's scores must: the chance that one of 32 slots holds more of the k best is about 1e-5.
+LEVELS = (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Te
     if few:
         top_few_forward[grid](
             q, k, v, into, lse, words, *sides, *strides, *counts, *options.numbers(),
-            K=options.budget, **flags, **shape.schedule(),
+            K=options.budget, LEVELS=LEVELS[options.budget], **flags, **shape.schedule(),
         )  # fmt: skip
     elif options.budget:
         top_k_forward[grid](
@@ -243,6 +245,7 @@ def backward(
     out, d_out = out.transpose(2, 3), d_out.transpose(2, 3)  # (n0, n1, h, t, d)
     d_out, d_out_units = halves(d_out) if x.halved else (rows_contiguous(d_out), x.q_units)
     delta = torch.empty_like(lse)
+    hashes = torch.empty_like(lse, dtype=torch.int32) if options.dropout_p > 0 else delta  # a stand-in, not read
     sides = (words, *options.side_inputs(q), *units, d_out_units)
     flags, counts = options.flags(x), sizes(q, k)
     flags |= {"CHOSEN": options.budget > 0, "WINDOW": options.window is not None}
@@ -252,13 +255,13 @@ def backward(
     numbers = (*counts, *options.numbers(), options.shrink(x), *options.window_numbers)
     shape = tile("backward_queries", queries, keys, options.exact)
     backward_queries[(triton.cdiv(queries, shape.m) * q.shape[:3].numel(),)](
-        q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta,
+        q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta, hashes,
         *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip
     shape = tile("backward_keys", queries, keys, options.exact)
     backward_keys[(triton.cdiv(keys, shape.n) * k.shape[:3].numel(),)](
-        q, k, v, d_out, lse, delta, *sides, *intervals, dk, dv,
+        q, k, v, d_out, lse, delta, hashes, *sides, *intervals, dk, dv,
         *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip

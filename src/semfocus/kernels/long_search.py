@@ -10,14 +10,21 @@
 Scores are compared as they leave the matrix product: the queries carry the sign of the scale, and its size comes later.
 """
 
-import os
-
 import triton
 import triton.language as tl
 
-from .tiles import IMAGE_OF_INFINITY, IMAGE_OF_MINUS_INFINITY, LEAST, MAGNITUDE, load_rows, place, seen_keys
+from .tiles import (
+    IMAGE_OF_INFINITY,
+    IMAGE_OF_MINUS_INFINITY,
+    INTERPRETED,
+    LEAST,
+    MAGNITUDE,
+    load_rows,
+    ones_in,
+    place,
+    seen_keys,
+)
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 #: Keys of a tile, and lists of a row: a thread of a matrix product holds columns 8 j + 2 i and 8 j + 2 i + 1.
 TILE_KEYS = tl.constexpr(128)
 LISTS = tl.constexpr(4)
@@ -158,15 +165,6 @@ def packed(hits, BLOCK_M: tl.constexpr):
     bits = tl.where(hits, (1 << bit)[None, :], 0)
     bits = tl.reshape(bits, (BLOCK_M, TILE_KEYS // 8, LISTS, 2))
     return tl.sum(tl.sum(bits, 3), 1)
-
-
-@triton.jit
-def ones_in(word):
-    """How many bits of an int32 are set."""
-    x = word.to(tl.uint32, bitcast=True)
-    x = x - ((x >> 1) & 0x55555555)
-    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
-    return ((((x + (x >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
 
 
 @triton.jit

@@ -3,9 +3,12 @@
 Letters: M queries and N keys of a tile; a row of scores under top-k is a tuple of tiles (M, N) side by side.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 LOG2_E = tl.constexpr(1.4426950408889634)
 GOLDEN = tl.constexpr(0x9E3779B9)
 OFFSET = tl.constexpr(0x3C6EF372)
@@ -20,8 +23,11 @@ LEAST = tl.constexpr(-3.4028234663852886e38)
 #: Weights in half precision are computed 2^LIFT times too large: smaller ones keep their digits.
 LIFT = tl.constexpr(15.0)
 UNLIFT = tl.constexpr(2.0**-15)
-#: Up to this many keys, taking the best remaining one is cheaper than bisection.
+#: Up to this many keys, taking the best remaining one is cheaper than a search for the threshold.
 REMOVALS_UP_TO = tl.constexpr(16)
+#: Steps of that search, which usually needs seven for a block; and scores that it may leave to be taken one by one.
+LONGEST_SEARCH = tl.constexpr(24)
+REMOVED = tl.constexpr(2)
 
 
 @triton.jit
@@ -125,8 +131,38 @@ def step_of(index):
 
 @triton.jit
 def survives(row_keys, columns, limit):
-    """bool: which weights dropout spares; ``row_keys`` and ``columns`` broadcast to the tile."""
-    return mix(row_keys + step_of(columns)).to(tl.int32, bitcast=True) >= limit
+    """bool: which weights dropout spares, ``mix(...) >= limit``; ``row_keys`` and ``columns`` broadcast to the tile.
+
+    The last step of ``mix`` adds the upper half h of the number to its lower half, which counts only where h is the
+    upper half of the limit: so that one is added, which is the same for all.
+    """
+    h = row_keys + step_of(columns)
+    h = (h ^ (h >> 16)) * FIRST_MULTIPLIER
+    h = (h ^ (h >> 15)) * SECOND_MULTIPLIER
+    return (h.to(tl.int32, bitcast=True) ^ ((limit >> 16) & 0xFFFF)) >= limit
+
+
+@triton.jit
+def spare(values, spared):
+    """``values`` where ``spared``, else 0, in a form that stays as it is when it is rounded to halves next.
+
+    The compiler would round first and then pick from pairs of halves, which takes three times as many instructions.
+    """
+    chosen = tl.where(spared, values, 0.0)
+    if INTERPRETED:
+        return chosen
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [chosen], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def ones_in(word):
+    """How many bits of int32 numbers are set."""
+    if INTERPRETED:
+        x = word.to(tl.uint32, bitcast=True)
+        x = x - ((x >> 1) & 0x55555555)
+        x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+        return ((((x + (x >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
+    return tl.inline_asm_elementwise("popc.b32 $0, $1;", "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -161,10 +197,10 @@ def largest_below(scores, limit, TILES: tl.constexpr):
 
 @triton.jit
 def count_from(scores, limit, TILES: tl.constexpr):
-    """(M,): how many scores of each row are at least ``limit``, among those that are not -inf."""
-    count = ((scores[0] >= limit[:, None]) & (scores[0] > -float("inf"))).to(tl.int32)
+    """(M,): how many scores of each row are at least ``limit``."""
+    count = (scores[0] >= limit[:, None]).to(tl.int32)
     for i in tl.static_range(1, TILES):
-        count += ((scores[i] >= limit[:, None]) & (scores[i] > -float("inf"))).to(tl.int32)
+        count += (scores[i] >= limit[:, None]).to(tl.int32)
     return tl.sum(count, 1)
 
 
@@ -180,7 +216,7 @@ def count_ties(scores, limit, last, TILES: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def bisect_score(scores, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr):
-    """(M,): the k-th largest score of each row, ties counted; -inf if the row has fewer."""
+    """(M,): the k-th largest score of each row, ties counted; the least finite number if the row has fewer."""
     low = tl.full((BLOCK_M,), IMAGE_OF_MINUS_INFINITY, tl.int32)
     high = tl.full((BLOCK_M,), IMAGE_OF_INFINITY, tl.int32)
     for _ in range(32):
@@ -189,7 +225,52 @@ def bisect_score(scores, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr):
         enough = count_from(scores, limit, TILES) >= k
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
-    return (low ^ ((low >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
+    return tl.maximum((low ^ ((low >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True), LEAST)
+
+
+@triton.jit
+def search_score(scores, best, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(M,): a threshold from which on each row has its k best scores, or all if it has fewer; and if all were found.
+
+    Interpolates the logarithm of the number of scores above a threshold, which is nearly linear in the threshold for
+    most distributions, between one that is too low and one that is too high, until at most REMOVED are missing. They
+    are taken one by one. Many equal scores can hide the threshold.
+    """
+    top = scores[0]  # of each column slot
+    for i in tl.static_range(1, TILES):
+        top = tl.maximum(top, scores[i])
+    some = top > -float("inf")
+    x = tl.sum(tl.where(some, top, 0.0), 1) / tl.maximum(tl.sum(some.to(tl.int32), 1), 1)
+    limit = tl.full((BLOCK_M,), LEAST, tl.float32)
+    found = count_from(scores, limit, TILES) <= k
+    reached = tl.where(found, k, 0)  # scores from the limit on
+    low, high, width = x, best, tl.maximum(best - x, 1e-3 * tl.abs(best))
+    above_low, above_high = tl.full((BLOCK_M,), 0.0, tl.float32), tl.full((BLOCK_M,), 0.5, tl.float32)
+    step = 0
+    missing = tl.max((~found).to(tl.int32), 0)
+    while (step < LONGEST_SEARCH) & (missing > 0):
+        above = count_from(scores, x, TILES)
+        hit = (above <= k) & (above >= k - REMOVED) & ~found
+        limit = tl.where(hit, x, limit)
+        reached = tl.where(hit, above, reached)
+        found = found | hit
+        many = above > k
+        low = tl.where(many, x, low)
+        above_low = tl.where(many, above.to(tl.float32), above_low)
+        high = tl.where(many, high, x)
+        above_high = tl.where(many, above_high, tl.maximum(above.to(tl.float32), 0.5))
+        bounded = above_low > 0.0
+        share = tl.log2(tl.maximum(above_low, 1.0) / (k - 0.5 * REMOVED))
+        share = share / tl.log2(tl.maximum(above_low, 1.0) / above_high)
+        share = tl.where(step % 3 == 2, 0.5, tl.minimum(tl.maximum(share, 0.02), 0.98))
+        width = tl.where(bounded, width, 2.0 * width)
+        x = tl.where(bounded, low + (high - low) * share, high - width)
+        missing = tl.max((~found).to(tl.int32), 0)
+        step += 1
+    for _ in tl.static_range(REMOVED):
+        limit = tl.where(reached < k, tl.maximum(largest_below(scores, limit, TILES), LEAST), limit)
+        reached += 1
+    return limit, missing == 0
 
 
 @triton.jit
@@ -215,8 +296,11 @@ def choose(scores, best, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N:
     if k <= REMOVALS_UP_TO:
         for _ in range(1, k):
             limit = largest_below(scores, limit, TILES)  # the k-th largest different score
+        limit = tl.maximum(limit, LEAST)
     else:
-        limit = bisect_score(scores, k, TILES, BLOCK_M)
+        limit, found = search_score(scores, best, k, TILES, BLOCK_M)
+        if not found:
+            limit = bisect_score(scores, k, TILES, BLOCK_M)
     last = tl.full((BLOCK_M,), TILES * BLOCK_N, tl.int32)
     surplus = count_from(scores, limit, TILES) - k
     if tl.max(surplus, 0) > 0:  # somewhere two scores are equal

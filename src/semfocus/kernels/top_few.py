@@ -1,9 +1,10 @@
 """Top-k for small k: the keys pass by twice in tiles, and only the k best scores of each column slot are remembered.
 
-First pass: slot c of a row sees the keys c, c + N, c + 2 N, ... and keeps its K best in order, by maxima and minima
-alone. The K-th best of the row is among them. Second pass: scores again, those from that threshold on are kept and
-counted. K of them are the K best, whatever rounding did. Another number means equal scores: then the threshold and the
-last column that is kept at it are found by bisection, and the pass is repeated.
+First pass: slot c of a row sees the keys c, c + N, c + 2 N, ... and keeps its best few in order, by maxima and minima
+alone. The K-th best of the row is among them, unless a single slot holds more of the K best than it keeps, which is
+rare. Second pass: scores again, those from that threshold on are kept and counted. K of them are the K best, whatever
+rounding did. Another number means a crowded slot or equal scores: then the threshold and the last column that is kept
+at it are found by bisection, and the pass is repeated.
 """
 
 import triton
@@ -20,8 +21,10 @@ from .tiles import (
     largest_below,
     load_rows,
     mix,
+    ones_in,
     place,
     seen_keys,
+    spare,
     step_of,
     survives,
 )
@@ -33,21 +36,21 @@ def tile_scores(
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(M, N): scores of the keys from ``start`` on; -inf where invisible."""
+    """(M, N): scores of the keys from ``start`` on, and who sees whom."""
     columns = start + tl.arange(0, BLOCK_N)
     k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D)
     scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * scale
     seen = seen_keys(columns, keys, mask, mask_stride, MASKED)[None, :]
     if CAUSAL:
         seen = seen & (columns[None, :] <= rows[:, None] + offset)
-    return tl.where(seen, scores, -float("inf"))
+    return scores, seen
 
 
 @triton.jit
-def insert(best, scores, K: tl.constexpr):
-    """Each slot's K best in order, with one more score each."""
+def insert(best, scores, LEVELS: tl.constexpr):
+    """Each slot's best in order, with one more score each."""
     result = ()
-    for i in tl.static_range(K):
+    for i in tl.static_range(LEVELS):
         result = result + (tl.maximum(best[i], scores),)  # noqa: RUF005 (Triton has no starred expressions)
         scores = tl.minimum(best[i], scores)
     return result
@@ -55,7 +58,7 @@ def insert(best, scores, K: tl.constexpr):
 
 @triton.jit
 def kept_keys(scores, columns, lowest, last, TIED: tl.constexpr):
-    """bool (M, N). The threshold is finite, so invisible keys never pass."""
+    """bool (M, N): of the visible keys or all."""
     if TIED:
         return (scores > lowest[:, None]) | ((scores == lowest[:, None]) & (columns[None, :] <= last[:, None]))
     return scores >= lowest[:, None]
@@ -71,24 +74,24 @@ def values_of_kept(
     """The second pass: weighted sum of values, sum of weights, number of kept keys; writes the kept bits."""
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     totals = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+    count = tl.zeros((BLOCK_M,), tl.int32)
     for start in range(0, keys, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
-        scores = tile_scores(
+        scores, seen = tile_scores(
             q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
             WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
         )  # fmt: skip
-        kept = kept_keys(scores, columns, lowest, last, TIED)
-        counts += kept.to(tl.int32)
-        word = tl.sum(kept.to(tl.int32) << tl.arange(0, 32)[None, :], 1)
+        kept = kept_keys(scores, columns, lowest, last, TIED) & seen
+        word = tl.sum(tl.where(kept, (1 << tl.arange(0, 32))[None, :], 0), 1)
+        count += ones_in(word)
         tl.store(words + (start >> 5) * queries + rows, word, mask=rows < queries)
         weights = tl.where(kept, tl.exp2(scores * LOG2_E - peak[:, None]), 0.0)
         totals += weights
         if DROPOUT:
-            weights = tl.where(survives(row_keys, columns[None, :], limit), weights, 0.0)
+            weights = spare(weights, survives(row_keys, columns[None, :], limit))
         v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D)
         acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
-    return acc, tl.sum(totals, 1), tl.sum(counts, 1)
+    return acc, tl.sum(totals, 1), count
 
 
 @triton.jit
@@ -105,11 +108,11 @@ def bisect(
         limit = (middle ^ ((middle >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
         counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
         for start in range(0, keys, BLOCK_N):
-            scores = tile_scores(
+            scores, seen = tile_scores(
                 q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
                 WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
             )  # fmt: skip
-            counts += ((scores >= limit[:, None]) & (scores > -float("inf"))).to(tl.int32)
+            counts += ((scores >= limit[:, None]) & seen).to(tl.int32)
         enough = tl.sum(counts, 1) >= K
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
@@ -120,11 +123,11 @@ def bisect(
         column = (before + last) >> 1
         counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
         for start in range(0, keys, BLOCK_N):
-            scores = tile_scores(
+            scores, seen = tile_scores(
                 q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
                 WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
             )  # fmt: skip
-            counts += kept_keys(scores, start + tl.arange(0, BLOCK_N), lowest, column, True).to(tl.int32)
+            counts += (kept_keys(scores, start + tl.arange(0, BLOCK_N), lowest, column, True) & seen).to(tl.int32)
         enough = tl.sum(counts, 1) >= K
         last = tl.where(enough, column, last)
         before = tl.where(enough, before, column)
@@ -137,12 +140,15 @@ def top_few_forward(
     q_strides, k_strides, v_strides, out_strides, mask_strides,
     queries, keys, middle, heads, groups,
     scale, offset, limit, factor,
-    K: tl.constexpr,
+    K: tl.constexpr, LEVELS: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The K visible keys of largest score, ties to the lowest index. BLOCK_N must be 32: a word of bits per tile."""
+    """The K visible keys of largest score, ties to the lowest index. BLOCK_N must be 32: a word of bits per tile.
+
+    A slot keeps its LEVELS best.
+    """
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
     rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -160,18 +166,18 @@ def top_few_forward(
         factor = factor * tl.load(v_units + lead // groups)
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
     best = ()
-    for _ in tl.static_range(K):
+    for _ in tl.static_range(LEVELS):
         best = best + (tl.full((BLOCK_M, BLOCK_N), -float("inf"), tl.float32),)  # noqa: RUF005
     for start in range(0, keys, BLOCK_N):
-        scores = tile_scores(
+        scores, seen = tile_scores(
             q_tile, k, mask, rows, start, keys, k_strides[3], mask_strides[3], scale, offset,
             WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
         )  # fmt: skip
-        best = insert(best, scores, K)
+        best = insert(best, tl.where(seen, scores, -float("inf")), LEVELS)
     peak = tl.max(best[0], 1)
     lowest = peak
-    for _ in range(1, K):
-        lowest = largest_below(best, lowest, K)
+    for _ in tl.static_range(1, K):
+        lowest = largest_below(best, lowest, LEVELS)
     lowest = tl.maximum(lowest, LEAST)
     peak = tl.where(peak == -float("inf"), 0.0, peak * LOG2_E) - lift
     row_keys = rows[:, None]
