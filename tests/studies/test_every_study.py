@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections import Counter
 from html import unescape
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,20 @@ def test_the_paper_s_fifteen_variants():
     assert labels[0] == label_of(Full()) == "full"
     assert set(GENERALISES) < set(TASKS)
     assert len(TASKS) == 8
+
+
+@pytest.mark.parametrize("name", ["controls", "fair"])
+def test_what_costs_most_gets_a_smaller_grid(name):
+    """ListOps, at the paper's size: every claim about it names arms that it has."""
+    study = studies.get(name)
+    manifest = plan(study, ask(study, "paper", None, []))
+    dear = [arm for arm in manifest.arms if arm.panel.startswith("listops")]
+    others = [arm for arm in manifest.arms if arm.panel.startswith("even_pairs")]
+    assert 0 < len(dear) < len(others) / 3
+    assert sum(len(manifest.seeds_of(arm)) for arm in dear) <= 12
+    known = {(arm.panel, arm.label) for arm in manifest.arms}
+    for claim in study.claims(Results(Store(Path("nowhere"), name), manifest)):
+        assert {(one.panel, label) for one in claim.contrasts for label in (one.a, one.b)} <= known
 
 
 def test_fair_tunes_on_other_seeds_than_it_reports(tmp_path):

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from semfocus import Banded, Full, TopK, Transformer
+from semfocus import Banded, BottomK, Full, TopK, Transformer
 from semfocus.training import checkpoint
 from semfocus.training.files import StorageError, append_lines, keep_lines, read_lines, write_atomic
 from semfocus.training.groups import Group, plan, shape_key
@@ -277,6 +277,19 @@ def test_groups_share_shapes_and_keep_patterns_together(tiny):
         labels = [config.pattern.label for config in group.configs]
         assert labels == sorted(labels)
     assert {run for group in groups for run in group.runs} == {run.hash for run in [*runs, longer, globals_]}
+
+
+def test_patterns_without_a_fast_kernel_train_apart_on_a_gpu(tiny):
+    patterns = (Full(), BottomK(3), TopK(3), Banded(3))
+    runs = [tiny(pattern, model={"mask_padding": False}) for pattern in patterns]
+    assert [len(group.configs) for group in plan(runs, lambda _: 9)] == [4]
+    apart = plan(runs, lambda _: 9, on_gpu=True)
+    assert sorted([c.pattern.label for c in group.configs] for group in apart) == [
+        ["banded(width=3)", "full()", "top_k(k=3)"],
+        ["bottom_k(k=3)"],
+    ]
+    masked = [tiny(pattern, model={"mask_padding": True}) for pattern in (Full(), Banded(3))]
+    assert len(plan(masked, lambda _: 9, on_gpu=True)) == 2
 
 
 def test_groups_that_do_not_concern_a_call_are_left_alone(tiny, tmp_path, monkeypatch):

@@ -44,9 +44,14 @@ def serve_mlp(h: Tensor, hidden: int, activations: Sequence[str]) -> bool:
 def keeps(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Keeps | None:
     """What the kernel of the first half must know; None where it cannot serve."""
     fits = heads == 1 and h.shape[2] <= LONGEST_EXAMPLE and h.shape[3] <= WIDEST
-    known = (Full, TopK) if masked else (Full, TopK, Window)  # a mask would give each example windows of its own
-    serves = all(isinstance(one, known) and not getattr(one, "sinks", 0) for one, _, _ in patterns)
-    return _keeps(tuple(patterns), h.shape[2], h.device) if _on_chip(h) and fits and serves else None
+    known = all(serve_pattern(pattern, masked) for pattern, _, _ in patterns)
+    return _keeps(tuple(patterns), h.shape[2], h.device) if _on_chip(h) and fits and known else None
+
+
+def serve_pattern(pattern: Pattern, masked: bool) -> bool:
+    """Does the kernel of the first half know a pattern? A mask would give each example windows of its own."""
+    known = (Full, TopK) if masked else (Full, TopK, Window)
+    return isinstance(pattern, known) and not getattr(pattern, "sinks", 0)
 
 
 def _on_chip(h: Tensor) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from .. import kernels
+from ..kernels.halves import serve_pattern
 from ..patterns._windows import Window
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
@@ -63,11 +64,15 @@ def shape_key(config: RunConfig) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def plan(configs: Sequence[RunConfig], members: Callable[[RunConfig], int]) -> list[Group]:
-    """Groups of at most ``members(config)`` runs, with equal activations and patterns side by side."""
-    by_shape: dict[str, list[RunConfig]] = {}
+def plan(configs: Sequence[RunConfig], members: Callable[[RunConfig], int], on_gpu: bool = False) -> list[Group]:
+    """Groups of at most ``members(config)`` runs, with equal activations and patterns side by side.
+
+    On a GPU, patterns that the fastest kernels do not know train apart: a single one would slow all the others down.
+    """
+    by_shape: dict[tuple[str, bool], list[RunConfig]] = {}
     for config in configs:
-        by_shape.setdefault(shape_key(config), []).append(config)
+        apart = on_gpu and not serve_pattern(config.pattern, config.model.mask_padding)
+        by_shape.setdefault((shape_key(config), apart), []).append(config)
     groups = []
     for runs in by_shape.values():
         runs.sort(key=lambda c: (c.model.activation, c.pattern.label, c.model.attention_scale, c.seed, c.hash))

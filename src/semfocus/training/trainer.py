@@ -100,7 +100,8 @@ class Trainer:
             groups = recorded(self.out, set(unfinished))
             grouped = {run for group in groups for run in group.runs}
             rest = [config for run, config in unfinished.items() if run not in grouped]
-            groups += plan(rest, lambda config: members_that_fit(config, self.device))
+            on_gpu = self.device.type == "cuda"
+            groups += plan(rest, lambda config: members_that_fit(config, self.device), on_gpu)
             for group in groups:
                 lock = try_lock(group.folder(self.out) / ".lock")
                 if lock is None:
