@@ -78,7 +78,7 @@ def softmax(scores, kept):
     peak = tl.where(peak == -float("inf"), 0.0, peak)
     weights = tl.exp2((scores - peak[:, None]) * LOG2_E)
     total = tl.sum(weights, 1)
-    return weights / tl.where(total == 0.0, 1.0, total)[:, None]
+    return weights * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]
 
 
 @triton.jit
@@ -136,7 +136,7 @@ def half_forward(
 @triton.jit
 def unit_of(largest):
     """A power of two near the largest number: what is divided by it fits half precision."""
-    exponent = tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 1)
+    exponent = tl.minimum(tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 1), 253)  # its inverse is one too
     return (exponent << 23).to(tl.float32, bitcast=True)
 
 
@@ -167,13 +167,15 @@ def half_backward(
     q = projected(x, w, b, 0, WIDTH, BLOCK_D).to(tl.float16)
     k = projected(x, w, b, 1, WIDTH, BLOCK_D).to(tl.float16)
     v = projected(x, w, b, 2, WIDTH, BLOCK_D).to(tl.float16)
-    word = tl.load(words + (at + rows)[:, None] * (BLOCK_T // 32) + (columns // 32)[None, :],
-                   mask=(rows < tokens)[:, None] & (columns >= 0)[None, :], other=0)  # fmt: skip
+    word = tl.zeros((BLOCK_T, 1), tl.int32)
+    for i in tl.static_range(BLOCK_T // 32):
+        loaded = tl.load(words + (at + rows) * (BLOCK_T // 32) + i, mask=rows < tokens, other=0)
+        word = tl.where((columns >= 32 * i)[None, :], loaded[:, None], word)
     kept = ((word >> (columns & 31)[None, :]) & 1) != 0
     weights = softmax(product(q, tl.trans(k)) * scale, kept)
     change = tokens_of(d_out + at * WIDTH, rows, tokens, WIDTH, BLOCK_D)
     unit = unit_of(tl.max(tl.max(tl.abs(change), 1), 0))
-    dy, dropped = change / unit, weights
+    dy, dropped = change * (1.0 / unit), weights
     if DROPOUT:
         weight_rows, out_rows = keys_of(keys, member, example, tokens, BLOCK_T)
         dy = tl.where(survives(out_rows[:, None], d[None, :], limit), dy * factor, 0.0)
@@ -202,6 +204,6 @@ def half_backward(
     dx += product(dk, tl.trans(map_of(w, 1, 3 * WIDTH, WIDTH, BLOCK_D)))
     # Read again rather than kept: registers are scarce.
     exact, inverse = normed(tokens_of(h + at * WIDTH, rows, tokens, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
-    dx = dx - tl.sum(dx, 1)[:, None] / WIDTH - exact * (tl.sum(exact * dx, 1)[:, None] / WIDTH)
+    dx = dx - (tl.sum(dx, 1) / WIDTH)[:, None] - exact * (tl.sum(exact * dx, 1) / WIDTH)[:, None]
     result = tokens_of(d_out + at * WIDTH, rows, tokens, WIDTH, BLOCK_D) + (inverse * unit)[:, None] * dx
     tl.store(dh + here, result, mask=inside)

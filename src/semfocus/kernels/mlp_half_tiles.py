@@ -37,7 +37,7 @@ def vector(start, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 def normed(h, eps, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
     """LayerNorm of the rows of h (M, BLOCK_D), zeros beyond WIDTH; and what it divided by, inverted."""
     inside = tl.arange(0, BLOCK_D)[None, :] < WIDTH
-    centred = tl.where(inside, h - tl.sum(h, 1)[:, None] / WIDTH, 0.0)
+    centred = tl.where(inside, h - (tl.sum(h, 1) / WIDTH)[:, None], 0.0)
     inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / WIDTH + eps)
     return centred * inverse[:, None], inverse
 
@@ -133,7 +133,7 @@ def mlp_backward(
         bias_first += tl.sum(dz, 0)
         sum_first = tl.dot(tl.trans(x), dz, sum_first, input_precision="tf32")
         dx = tl.dot(dz, tl.trans(w_first), input_precision="tf32")
-        dx = dx - tl.sum(dx, 1)[:, None] / WIDTH - x * (tl.sum(x * dx, 1)[:, None] / WIDTH)
+        dx = dx - (tl.sum(dx, 1) / WIDTH)[:, None] - x * (tl.sum(x * dx, 1) / WIDTH)[:, None]
         inside = (rows[:, None] < tokens) & (columns < WIDTH)
         result = change + inverse[:, None] * dx
         tl.store(dh + rows[:, None].to(tl.int64) * WIDTH + columns, result, mask=inside)
