@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -20,7 +21,9 @@ class Captured:
         self.ids, self.targets = ids.clone(), targets.clone()
         aside = torch.cuda.Stream(ids.device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(ids.device))
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(aside), warnings.catch_warnings():
+            # An optimiser that can be captured warns of every step that is not.
+            warnings.filterwarnings("ignore", message=".*capturable.*")
             for _ in range(3):
                 step(self.ids, self.targets)
         torch.cuda.current_stream(ids.device).wait_stream(aside)

@@ -46,6 +46,7 @@ class LanguageRun:
         self.compiled = device.type == "cuda" and config.train.compiled
         if self.compiled:
             self.model.compile_parts()
+        self.captured = self.compiled and place.world == 1  # each step is a CUDA graph
         self.shared = place.shared(self.model, config.train.parallel)
         self.rate = torch.zeros((), device=device)  # a CUDA graph reads it anew at each step
         self.optimiser = self._optimiser()
@@ -59,7 +60,7 @@ class LanguageRun:
             {"params": [p for p in parameters if p.ndim > 1], "weight_decay": c.weight_decay},
             {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=self.rate, betas=BETAS, fused=True)
+        return torch.optim.AdamW(groups, lr=self.rate, betas=BETAS, fused=True, capturable=self.captured)
 
     def train(
         self,
@@ -119,7 +120,7 @@ class LanguageRun:
 
     def _warm_up(self) -> None:
         """What is compiled, captured or looked up at the first step is not training time. Leaves no trace."""
-        if self.compiled and self.place.world == 1:
+        if self.captured:
             self._capture()
         else:
             self._loss(*self.batches.at(0)).backward()  # type: ignore[no-untyped-call]
