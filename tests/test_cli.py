@@ -1,9 +1,11 @@
 """The command line, as a person meets it."""
 
 import json
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -152,3 +154,16 @@ def test_a_plugin_s_pattern_trains(tmp_path, capsys):
     ]
     assert main([*command, "--device", "cpu"]) == 0
     assert "finished" in capsys.readouterr().out
+
+
+def test_signals_that_come_in_pairs_are_one_wish():
+    from semfocus.commands import common
+
+    with common.stopping_after_the_epoch() as stopping:
+        assert not stopping()
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert stopping()
+        time.sleep(1.2 * common.ONE_WISH)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,6 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from ..cli import UserError
+
+#: Seconds within which two signals to stop are one wish.
+ONE_WISH = 0.5
 
 
 def load_plugins(paths: list[Path]) -> None:
@@ -59,15 +63,19 @@ def one_sentence() -> Iterator[None]:
 
 @contextmanager
 def stopping_after_the_epoch() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the epoch end and its checkpoint be written, the second stops at once."""
-    asked = False
+    """The first Ctrl-C lets the epoch end and its checkpoint be written, the second stops at once.
+
+    Programs that stop others, such as ``timeout``, send the signal twice in a moment: that is one wish.
+    """
+    asked: float | None = None
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked is not None and time.monotonic() - asked > ONE_WISH:
             raise KeyboardInterrupt
-        asked = True
-        print("\nsemfocus: stopping after this epoch (Ctrl-C again: at once)", file=sys.stderr)
+        if asked is None:
+            asked = time.monotonic()
+            print("\nsemfocus: stopping after this epoch (Ctrl-C again: at once)", file=sys.stderr)
 
     try:
         before = signal.signal(signal.SIGINT, ask)
@@ -75,6 +83,6 @@ def stopping_after_the_epoch() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     try:
-        yield lambda: asked
+        yield lambda: asked is not None
     finally:
         signal.signal(signal.SIGINT, before)
