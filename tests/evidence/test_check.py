@@ -95,7 +95,7 @@ def test_which_tolerance():
     assert tolerance_for(cpu, {**cpu, "dtype": "float64"}) is OTHER
     assert tolerance_for(gpu, cpu) is OTHER
     assert tolerance_for(gpu, gpu) is SAME
-    for change in ({"device": "A100"}, {"implementation": {"training": "sdpa"}}):
+    for change in ({"device": "A100"}, {"implementation": {"training": "sdpa"}}, {"commit": "abc"}, {"torch": "3"}):
         assert tolerance_for(gpu, {**gpu, **change}) is OTHER
 
 

@@ -4,9 +4,9 @@ A value agrees if it differs from the stored one by at most
 
     floor + share * (range of the stored curve over the epoch and its two neighbours)
 
-On the same kind of device (a GPU: the same model and kernels) only the order of additions may differ. Elsewhere
-products are rounded otherwise, and a run that leaves its plateau may do so a little earlier or later; so there the
-curve's own steepness is allowed. Before training there is nothing to be early for: at epoch 0 only the floor counts,
+On the same kind of device (a GPU: the same model, and the commit and torch the run had) only the order of additions
+may differ. Elsewhere products are rounded otherwise, and a run that leaves its plateau may do so a little earlier or
+later; so there the curve's own steepness is allowed. Before training there is nothing to be early for: at epoch 0 only the floor counts,
 and a wrong config or seed is noticed. ``docs/reproduction.md`` says what the numbers were taken from.
 """
 
@@ -93,9 +93,12 @@ def find(evidence: Evidence, run: str) -> Record:
 
 
 def tolerance_for(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Tolerance:
-    """By the environments of both trainings. On a GPU another model or another kernel rounds products otherwise."""
+    """By the environments of both trainings. On a GPU another model or another kernel rounds products otherwise.
+
+    Kernels may differ from commit to commit and from one version of torch to the next.
+    """
     kinds = {"cuda" if environment.get("cuda") else "cpu" for environment in (stored, again)}
-    alike = ["dtype"] if kinds == {"cpu"} else ["dtype", "device", "implementation"]
+    alike = ["dtype"] if kinds == {"cpu"} else ["dtype", "device", "implementation", "commit", "torch"]
     return SAME if len(kinds) == 1 and all(stored.get(name) == again.get(name) for name in alike) else OTHER
 
 
