@@ -6,8 +6,9 @@ A value agrees if it differs from the stored one by at most
 
 On the same kind of device (a GPU: the same model, and the commit and torch the run had) only the order of additions
 may differ. Elsewhere products are rounded otherwise, and a run that leaves its plateau may do so a little earlier or
-later; so there the curve's own steepness is allowed. Before training there is nothing to be early for: at epoch 0 only the floor counts,
-and a wrong config or seed is noticed. ``docs/reproduction.md`` says what the numbers were taken from.
+later; so there the curve's own steepness is allowed. Before training there is nothing to be early for: at epoch 0
+only the floor counts, and a wrong config or seed is noticed. ``docs/reproduction.md`` says what the numbers were
+taken from.
 """
 
 from __future__ import annotations
