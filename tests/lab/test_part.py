@@ -34,6 +34,18 @@ def test_a_part_then_the_rest(tmp_path, capsys):
     assert {label for label, _ in there} == {arm.label for arm in manifest.arms}
 
 
+def test_settings_are_not_chosen_by_half_a_grid(tmp_path):
+    study = ["run", "fair", "--size", "smoke", "--device", "cpu", "--no-clock", "--out", str(tmp_path)]
+    small = ["train.epochs=1", "data.train=50", "data.heldout=50"]
+    store = Store(tmp_path, "fair")
+    assert main([*study, "--only", "even_pairs, tuning", "--first-seeds", "1", *small]) == 0
+    (name,) = store.names()
+    assert {arm.panel for arm in store.manifest(name).arms} == {"even_pairs, tuning"}
+    assert main([*study, "--only", "even_pairs, tuning", *small]) == 0
+    assert {arm.panel for arm in store.manifest(name).arms} == {"even_pairs, tuning", "even_pairs"}
+    assert store.manifest(name).complete
+
+
 @pytest.mark.parametrize(
     ("name", "near"), [("even_pair", "'even_pairs'"), ("even_pairs:top-k(4)", "'even_pairs:top-k(5)'")]
 )

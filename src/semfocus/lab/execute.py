@@ -82,8 +82,9 @@ def execute(
     store.write(manifest)
     _train(store, part.of(manifest), train, say)
     known = {(arm.panel, arm.label) for arm in manifest.arms}
-    results = Results(store, part.of(manifest))
-    found = overridden(study, study.follow_up(question.size, results), question.overrides)
+    over = _panels_that_are_over(Results(store, manifest))
+    follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
+    found = overridden(study, follow_ups, question.overrides)
     found = study.settled(question.size, found) if found else []
     more = [arm for arm in found if (arm.panel, arm.label) not in known]
     if more:
@@ -93,6 +94,12 @@ def execute(
         store.write(manifest)
         _train(store, replace(part, only=()).of(replace(manifest, arms=tuple(more))), train, say)
     return Results(store, manifest)
+
+
+def _panels_that_are_over(results: Results) -> Manifest:
+    """A choice by the outcome of half a grid would be a wrong one, and it is kept for good."""
+    waiting = {arm.panel for arm, run in results.every_run() if run.summary is None}
+    return replace(results.manifest, arms=tuple(arm for arm in results.manifest.arms if arm.panel not in waiting))
 
 
 def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str], None]) -> None:
