@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, population
+from halves_oracle import HALF, both, check_attention, matmul_precision, population
+from kernel_oracle import poison
 
 from semfocus import Banded, BlockLocal, Full, TopK, kernels
 from semfocus.kernels import halves
@@ -16,23 +17,13 @@ assert kernels.INTERPRETED
 
 @pytest.fixture(autouse=True)
 def high():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
+    with matmul_precision("high"):
+        yield
 
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch):
-    """What a kernel does not write is NaN."""
-
-    def empty(like, *size, **options):
-        size = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-        made = torch.Tensor.new_zeros(like, size, **options)
-        return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(-1)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", empty)
-    monkeypatch.setattr(torch, "empty_like", lambda x, memory_format=None, **o: empty(x, x.shape, **o))
+    poison(monkeypatch)
 
 
 CASES = {

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_oracle import check, run
+from kernel_oracle import check, poison, run
 
 from semfocus import Banded, BlockLocal, Full, ModelConfig, TopK, Transformer, attention, kernels, reference
 from semfocus.kernels import launch
@@ -18,15 +18,7 @@ REST = ("pattern", "mask", "is_causal", "query_offset", "scale", "dropout_p", "n
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch):
-    """What a kernel does not write is NaN."""
-
-    def empty(like, *size, **options):
-        size = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-        made = torch.Tensor.new_zeros(like, size, **options)
-        return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(-1)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", empty)
-    monkeypatch.setattr(torch, "empty_like", lambda x, memory_format=None, **o: empty(x, x.shape, **o))
+    poison(monkeypatch)
 
 
 @pytest.fixture(params=["highest", "high"])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, population
+from halves_oracle import HALF, both, check_attention, matmul_precision, population
 
 from semfocus import Banded, BlockLocal, Full, TopK, kernels
 
@@ -15,10 +15,8 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def high():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
+    with matmul_precision("high"):
+        yield
 
 
 @pytest.mark.parametrize(
