@@ -4,7 +4,6 @@ import pytest
 from test_short_rows import run_interpreted
 
 from semfocus import kernels
-from semfocus.kernels.mlp_half import parts_of
 
 
 @pytest.mark.skipif(not kernels.INSTALLED, reason="Triton is not installed")
@@ -16,5 +15,7 @@ def test_interpreted():
 @pytest.mark.parametrize("members", [1, 7, 20, 150, 1000])
 @pytest.mark.parametrize("tokens", [1, 31, 1000, 15000])
 def test_parts_cover_all_tokens(members, tokens):
+    from semfocus.kernels.mlp_half import parts_of
+
     parts, size = parts_of(members, tokens)
     assert (parts - 1) * size < tokens <= parts * size
