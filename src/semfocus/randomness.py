@@ -105,11 +105,16 @@ def bits(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     return spread(key, (*key.shape, *shape))
 
 
+def dropout_numbers(p: float) -> tuple[int, float]:
+    """The smallest int32 draw that dropout spares, and the factor of what it spares; p < 1."""
+    return round(p * 2**32) - 2**31, 1.0 / (1.0 - p)
+
+
 def dropout_factor(rows: Tensor, columns: int, p: float, dtype: torch.dtype) -> Tensor:
     """What to multiply by, (..., columns): 0 with probability p, else 1 / (1 - p). ``rows`` has a key for each row."""
     if p >= 1.0:
         return torch.zeros(*rows.shape, columns, dtype=dtype, device=rows.device)
-    limit, scale = round(p * 2**32) - 2**31, 1.0 / (1.0 - p)
+    limit, scale = dropout_numbers(p)
     drawn = absorb(rows.unsqueeze(-1), torch.arange(columns, device=rows.device))
     if on_cpu(drawn):  # NumPy again: the comparison and the conversion take a third of torch's time
         factor = torch.empty(drawn.shape, dtype=torch.promote_types(dtype, torch.float32))  # NumPy has no bfloat16

@@ -1,7 +1,5 @@
 """The halves of a block in one kernel each, against the same block in plain PyTorch."""
 
-from contextlib import contextmanager
-
 import torch
 
 from semfocus import ModelConfig, Transformer
@@ -79,14 +77,3 @@ def check_attention(patterns, length, *, width=16, dropout=0.1, scale=1.0, maske
         assert b.isfinite().all(), name
         # A handful of products in a row, each rounding its factors once.
         assert (a - b).norm() <= 8 * HALF * a.norm(), name
-
-
-@contextmanager
-def matmul_precision(name):
-    """Products of float32 numbers as asked for inside, as they were afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, matmul_precision, population
+from halves_oracle import HALF, both, check_attention, population
 from kernel_oracle import poison
 
 from semfocus import Banded, BlockLocal, Full, TopK, kernels
@@ -10,14 +10,14 @@ from semfocus.kernels import halves
 from semfocus.kernels.attention_half_tiles import unit_of  # noqa: F401 (imports Triton)
 from semfocus.model.transformer import run_block
 from semfocus.training import paper
-from semfocus.training.population import Population
+from semfocus.training.population import Population, precision
 
 assert kernels.INTERPRETED
 
 
 @pytest.fixture(autouse=True)
 def high():
-    with matmul_precision("high"):
+    with precision("tf32"):
         yield
 
 

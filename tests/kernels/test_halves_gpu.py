@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, matmul_precision, population
+from halves_oracle import HALF, both, check_attention, population
 
 from semfocus import Banded, BlockLocal, Full, TopK, kernels
+from semfocus.training.population import precision
 
 pytestmark = [
     pytest.mark.gpu,
@@ -15,7 +16,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def high():
-    with matmul_precision("high"):
+    with precision("tf32"):
         yield
 
 

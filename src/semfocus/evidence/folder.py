@@ -223,7 +223,7 @@ def shared(records: Mapping[str, Record], wall: float) -> dict[str, Record]:
     total = sum(record.own_seconds for record in records.values())
     if not 0 < wall <= total:
         raise StorageError(
-            f"--wall is {wall:g}; the new runs trained for {total:.0f} s in all, and can have shared that"
+            f"--wall is {wall:g}; the new runs took {total:.0f} s one by one, and those that share a device take less"
         )
     sharing = {"sharing": round(total / wall, 4)}
     return {run: replace(one, environment={**one.environment, **sharing}) for run, one in records.items()}

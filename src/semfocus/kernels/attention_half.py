@@ -8,8 +8,9 @@ import torch
 import triton
 from torch import Tensor
 
+from ..randomness import dropout_numbers
 from .attention_half_tiles import half_backward, half_forward
-from .mlp_half import no_second_derivative, numbers, rows_contiguous
+from .mlp_half import by_member, no_second_derivative
 
 
 def _block_t(h: Tensor) -> int:
@@ -34,14 +35,14 @@ def attention_half(
     Returns the result and the kept bits.
     """
     h = h.contiguous()
-    weights = [rows_contiguous(x) for x in (w, b, w_out, b_out)]
+    weights = [by_member(x) for x in (w, b, w_out, b_out)]
     out, words = _empty(h)
     members, examples, tokens, _ = h.shape
     begins, ends = (h, h) if window is None else window  # h stands in for what is absent
     half_forward[(members * examples,)](
         h, *weights, scales, keys, h if mask is None else mask.contiguous().view(torch.uint8), begins, ends,
         h if budgets is None else budgets, out, words, *(x.stride(0) for x in weights), examples, tokens,
-        *numbers(eps, dropout_p), first_global, CHOOSING=budgets is not None, WINDOW=window is not None,
+        eps, *dropout_numbers(dropout_p), first_global, CHOOSING=budgets is not None, WINDOW=window is not None,
         MASKED=mask is not None, **_flags(h, dropout_p),
     )  # fmt: skip
     return out, words
@@ -63,7 +64,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dh, dw, dw_out, and the biases' gradients side by side (m, 4 d)."""
     d_out, h = d_out.contiguous(), h.contiguous()
-    weights = [rows_contiguous(x) for x in (w, b, w_out)]
+    weights = [by_member(x) for x in (w, b, w_out)]
     members, examples, tokens, d = h.shape
     n = examples * tokens
     dh = torch.empty_like(h)
@@ -71,7 +72,7 @@ def _backward(
     d_qkv, d_biases = h.new_empty((members, n, 3 * d)), h.new_empty((members, examples, 4 * d))
     half_backward[(members * examples,)](
         h, d_out, *weights, scales, keys, words, dh, x, d_qkv, mixed, dy, d_biases,
-        *(x.stride(0) for x in weights), examples, tokens, *numbers(eps, dropout_p), **_flags(h, dropout_p),
+        *(x.stride(0) for x in weights), examples, tokens, eps, *dropout_numbers(dropout_p), **_flags(h, dropout_p),
     )  # fmt: skip
     return dh, torch.bmm(x.mT, d_qkv), torch.bmm(mixed.mT, dy), d_biases.sum(1)
 

@@ -10,8 +10,8 @@ different patterns: each query keeps an interval of keys and the global ones, an
 import triton
 import triton.language as tl
 
-from .mlp_half_tiles import key_of_site, normed, tokens_of, vector
-from .tiles import LOG2_E, choose, in_window, mix, step_of, survives
+from .mlp_half_tiles import key_of_site, normed, vector
+from .tiles import LOG2_E, choose, in_window, load_rows, mix, seen_keys, step_of, store_rows, survives
 
 #: Where randomness enters, as in ``model.block``.
 WEIGHTS, ATTENTION_OUT = tl.constexpr(0), tl.constexpr(1)
@@ -20,9 +20,7 @@ WEIGHTS, ATTENTION_OUT = tl.constexpr(0), tl.constexpr(1)
 @triton.jit
 def map_of(start, which, STRIDE: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
     """(BLOCK_D, BLOCK_D): the ``which``-th of several square maps that lie side by side in rows of STRIDE."""
-    rows, columns = tl.arange(0, BLOCK_D)[:, None], tl.arange(0, BLOCK_D)[None, :]
-    inside = (rows < WIDTH) & (columns < WIDTH)
-    return tl.load(start + rows * STRIDE + which * WIDTH + columns, mask=inside, other=0.0).to(tl.float16)
+    return load_rows(start + which * WIDTH, tl.arange(0, BLOCK_D), WIDTH, STRIDE, WIDTH, BLOCK_D).to(tl.float16)
 
 
 @triton.jit
@@ -42,12 +40,8 @@ def seen_by(
     mask, begins, ends, tokens, first_global, WINDOW: tl.constexpr, MASKED: tl.constexpr, BLOCK_T: tl.constexpr
 ):
     """bool (T, T): the keys among which a query chooses."""
-    columns = tl.arange(0, BLOCK_T)
-    seen = columns < tokens
-    if MASKED:
-        seen = seen & (tl.load(mask + columns, mask=seen, other=0) != 0)
-    rows = tl.arange(0, BLOCK_T)
-    result = seen[None, :] & (rows < tokens)[:, None]
+    rows, columns = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_T)
+    result = seen_keys(columns, tokens, mask, 1, MASKED)[None, :] & (rows < tokens)[:, None]
     if WINDOW:
         begin = tl.load(begins + rows, mask=rows < tokens, other=0)
         end = tl.load(ends + rows, mask=rows < tokens, other=0)
@@ -61,13 +55,6 @@ def best_of(scores, seen, k, BLOCK_T: tl.constexpr):
     limit, last = choose((scores,), tl.max(scores, 1), k, 1, BLOCK_T, BLOCK_T)
     tied = (scores == limit[:, None]) & (tl.arange(0, BLOCK_T)[None, :] <= last[:, None])
     return seen & ((scores > limit[:, None]) | tied)
-
-
-@triton.jit
-def word_pointers(words, at, tokens, BLOCK_T: tl.constexpr):
-    """(T, T / 32): where the kept bits of an example lie; and which of those places exist."""
-    rows, word = tl.arange(0, BLOCK_T)[:, None], tl.arange(0, BLOCK_T // 32)[None, :]
-    return words + (at + rows) * (BLOCK_T // 32) + word, (rows < tokens) & (word >= 0)
 
 
 @triton.jit
@@ -102,7 +89,7 @@ def half_forward(
     example = tl.program_id(0) % examples
     at = tl.program_id(0).to(tl.int64) * tokens
     rows, columns = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_T)
-    tile = tokens_of(h + at * WIDTH, rows, tokens, WIDTH, BLOCK_D)
+    tile = load_rows(h + at * WIDTH, rows, tokens, WIDTH, WIDTH, BLOCK_D)
     x, _inverse = normed(tile, eps, WIDTH, BLOCK_D)
     w += member * w_stride
     b += member * b_stride
@@ -118,8 +105,7 @@ def half_forward(
         if budget > 0:
             kept = best_of(scores, kept, budget, BLOCK_T)
     bits = tl.reshape(tl.where(kept, (1 << (columns & 31))[None, :], 0), (BLOCK_T, BLOCK_T // 32, 32))
-    places, exist = word_pointers(words, at, tokens, BLOCK_T)
-    tl.store(places, tl.sum(bits, 2), mask=exist)
+    store_rows(words + at * (BLOCK_T // 32), rows, tokens, BLOCK_T // 32, tl.sum(bits, 2), BLOCK_T // 32, BLOCK_T // 32)
     weights = softmax(scores, kept)
     if DROPOUT:
         weight_rows, out_rows = keys_of(keys, member, example, tokens, BLOCK_T)
@@ -130,7 +116,7 @@ def half_forward(
     d = tl.arange(0, BLOCK_D)[None, :]
     if DROPOUT:
         y = tl.where(survives(out_rows[:, None], d, limit), y * factor, 0.0)
-    tl.store(out + (at + rows)[:, None] * WIDTH + d, tile + y, mask=(rows < tokens)[:, None] & (d < WIDTH))
+    store_rows(out + at * WIDTH, rows, tokens, WIDTH, tile + y, WIDTH, BLOCK_D)
 
 
 @triton.jit
@@ -158,11 +144,9 @@ def half_backward(
     w_out += member * w_out_stride
     d_biases += tl.program_id(0).to(tl.int64) * (4 * WIDTH)
     rows, columns, d = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
-    inside = (rows < tokens)[:, None] & (d < WIDTH)[None, :]
-    here = (at + rows)[:, None] * WIDTH + d[None, :]
     scale = (tl.load(scales + member) * WIDTH**-0.5).to(tl.float32)
-    x = normed(tokens_of(h + at * WIDTH, rows, tokens, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)[0]
-    tl.store(x_out + here, x, mask=inside)
+    x = normed(load_rows(h + at * WIDTH, rows, tokens, WIDTH, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)[0]
+    store_rows(x_out + at * WIDTH, rows, tokens, WIDTH, x, WIDTH, BLOCK_D)
     x = x.to(tl.float16)
     q = projected(x, w, b, 0, WIDTH, BLOCK_D).to(tl.float16)
     k = projected(x, w, b, 1, WIDTH, BLOCK_D).to(tl.float16)
@@ -173,7 +157,7 @@ def half_backward(
         word = tl.where((columns >= 32 * i)[None, :], loaded[:, None], word)
     kept = ((word >> (columns & 31)[None, :]) & 1) != 0
     weights = softmax(product(q, tl.trans(k)) * scale, kept)
-    change = tokens_of(d_out + at * WIDTH, rows, tokens, WIDTH, BLOCK_D)
+    change = load_rows(d_out + at * WIDTH, rows, tokens, WIDTH, WIDTH, BLOCK_D)
     unit = unit_of(tl.max(tl.max(tl.abs(change), 1), 0))
     dy, dropped = change * (1.0 / unit), weights
     if DROPOUT:
@@ -181,29 +165,29 @@ def half_backward(
         dy = tl.where(survives(out_rows[:, None], d[None, :], limit), dy * factor, 0.0)
         spared = survives(weight_rows[:, None], columns[None, :], limit)
         dropped = tl.where(spared, weights * factor, 0.0)
-    tl.store(dy_out + here, dy * unit, mask=inside)
+    store_rows(dy_out + at * WIDTH, rows, tokens, WIDTH, dy * unit, WIDTH, BLOCK_D)
     tl.store(d_biases + 3 * WIDTH + d, tl.sum(dy, 0) * unit, mask=d < WIDTH)
-    tl.store(mixed_out + here, product(dropped, v), mask=inside)
+    store_rows(mixed_out + at * WIDTH, rows, tokens, WIDTH, product(dropped, v), WIDTH, BLOCK_D)
     d_mixed = product(dy, tl.trans(map_of(w_out, 0, WIDTH, WIDTH, BLOCK_D))).to(tl.float16)
     dv = product(tl.trans(dropped), d_mixed)
     d_weights = product(d_mixed, tl.trans(v))
     if DROPOUT:
         d_weights = tl.where(spared, d_weights * factor, 0.0)
     d_scores = (weights * (d_weights - tl.sum(weights * d_weights, 1)[:, None]) * scale).to(tl.float16)
-    d_qkv += (at + rows)[:, None] * (3 * WIDTH) + d[None, :]
-    tl.store(d_qkv + 2 * WIDTH, dv * unit, mask=inside)
+    d_qkv += at * (3 * WIDTH)
+    store_rows(d_qkv + 2 * WIDTH, rows, tokens, 3 * WIDTH, dv * unit, WIDTH, BLOCK_D)
     tl.store(d_biases + 2 * WIDTH + d, tl.sum(dv, 0) * unit, mask=d < WIDTH)
     dx = product(dv, tl.trans(map_of(w, 2, 3 * WIDTH, WIDTH, BLOCK_D)))
     dq = product(d_scores, k)
-    tl.store(d_qkv, dq * unit, mask=inside)
+    store_rows(d_qkv, rows, tokens, 3 * WIDTH, dq * unit, WIDTH, BLOCK_D)
     tl.store(d_biases + d, tl.sum(dq, 0) * unit, mask=d < WIDTH)
     dx += product(dq, tl.trans(map_of(w, 0, 3 * WIDTH, WIDTH, BLOCK_D)))
     dk = product(tl.trans(d_scores), q)
-    tl.store(d_qkv + WIDTH, dk * unit, mask=inside)
+    store_rows(d_qkv + WIDTH, rows, tokens, 3 * WIDTH, dk * unit, WIDTH, BLOCK_D)
     tl.store(d_biases + WIDTH + d, tl.sum(dk, 0) * unit, mask=d < WIDTH)
     dx += product(dk, tl.trans(map_of(w, 1, 3 * WIDTH, WIDTH, BLOCK_D)))
     # Read again rather than kept: registers are scarce.
-    exact, inverse = normed(tokens_of(h + at * WIDTH, rows, tokens, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
+    exact, inverse = normed(load_rows(h + at * WIDTH, rows, tokens, WIDTH, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
     dx = dx - (tl.sum(dx, 1) / WIDTH)[:, None] - exact * (tl.sum(exact * dx, 1) / WIDTH)[:, None]
-    result = tokens_of(d_out + at * WIDTH, rows, tokens, WIDTH, BLOCK_D) + (inverse * unit)[:, None] * dx
-    tl.store(dh + here, result, mask=inside)
+    result = load_rows(d_out + at * WIDTH, rows, tokens, WIDTH, WIDTH, BLOCK_D) + (inverse * unit)[:, None] * dx
+    store_rows(dh + at * WIDTH, rows, tokens, WIDTH, result, WIDTH, BLOCK_D)

@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ..randomness import dropout_numbers
 from .backward import backward_keys, backward_queries
 from .forward import full_forward, top_k_forward
 from .half import to_half
@@ -79,9 +80,8 @@ class Options:
         return (0, 0, 0, 0) if self.mask is None else self.mask.stride()
 
     def numbers(self) -> tuple[float, int, int, float]:
-        """scale, offset, and as in ``randomness.dropout_factor`` the limit and the factor."""
-        limit = round(self.dropout_p * 2**32) - 2**31
-        return self.scale, self.offset, limit, 1.0 / (1.0 - self.dropout_p)
+        """scale, offset, and ``randomness.dropout_numbers``."""
+        return self.scale, self.offset, *dropout_numbers(self.dropout_p)
 
     def shrink(self, x: Inputs) -> float:
         """Keeps the gradient of the scores within float16, whatever the inputs.

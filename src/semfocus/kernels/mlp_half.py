@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ..randomness import dropout_numbers
 from .mlp_half_tiles import mlp_backward, mlp_forward
 
 #: Tokens of a tile; programs that fill a GPU several times over.
@@ -26,14 +27,9 @@ def parts_of(members: int, tokens: int) -> tuple[int, int]:
     return triton.cdiv(tokens, per_part), per_part
 
 
-def rows_contiguous(x: Tensor) -> Tensor:
+def by_member(x: Tensor) -> Tensor:
     """Weights (m, ...) are taken as they lie: all of one member's weights may come before the next member's."""
     return x if x[0].is_contiguous() else x.contiguous()
-
-
-def numbers(eps: float, dropout_p: float) -> tuple[float, int, float]:
-    """eps, the smallest draw that dropout spares, and the factor of what it spares."""
-    return eps, round(dropout_p * 2**32) - 2**31, 1.0 / (1.0 - dropout_p)
 
 
 def no_second_derivative(ctx: Any, *gradients: Tensor) -> None:
@@ -54,11 +50,11 @@ def mlp_half(
 ) -> Tensor:
     """h (m, n, d), w_in (m, d, e), b_in (m, 1, e), w_out (m, e, d), b_out (m, 1, d), keys (m,) -> (m, n, d)."""
     h = h.contiguous()
-    weights = [rows_contiguous(x) for x in (w_in, b_in, w_out, b_out)]
+    weights = [by_member(x) for x in (w_in, b_in, w_out, b_out)]
     out = torch.empty_like(h)
     members, tokens, _ = h.shape
     mlp_forward[(members * triton.cdiv(tokens, BLOCK_M),)](
-        h, *weights, keys, out, *(x.stride(0) for x in weights), tokens, *numbers(eps, dropout_p),
+        h, *weights, keys, out, *(x.stride(0) for x in weights), tokens, eps, *dropout_numbers(dropout_p),
         **_flags(h, w_in, dropout_p),
     )  # fmt: skip
     return out
@@ -75,14 +71,14 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """dh, and the gradients of the weights of each member in a row: w_in, b_in, w_out, b_out."""
     d_out, h = d_out.contiguous(), h.contiguous()
-    weights = [rows_contiguous(x) for x in (w_in, b_in, w_out)]
+    weights = [by_member(x) for x in (w_in, b_in, w_out)]
     members, tokens, _ = h.shape
     parts, per_part = parts_of(members, tokens)
     dh = torch.empty_like(h)
     sums = h.new_empty((members, parts, _size(h, w_in)))
     mlp_backward[(members * parts,)](
         h, d_out, *weights, keys, dh, sums, *(x.stride(0) for x in weights), tokens, parts, per_part,
-        *numbers(eps, dropout_p), **_flags(h, w_in, dropout_p), num_stages=2,
+        eps, *dropout_numbers(dropout_p), **_flags(h, w_in, dropout_p), num_stages=2,
     )  # fmt: skip
     return dh, sums.sum(1)
 

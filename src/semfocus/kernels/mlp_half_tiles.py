@@ -8,7 +8,7 @@ The backward kernel computes x and a again. Letters: M tokens of a tile, d width
 import triton
 import triton.language as tl
 
-from .tiles import mix, step_of, survives
+from .tiles import load_rows, mix, step_of, store_rows, survives
 
 #: Where randomness enters, as in ``model.block``.
 MLP_HIDDEN, MLP_OUT = tl.constexpr(2), tl.constexpr(3)
@@ -18,13 +18,6 @@ MLP_HIDDEN, MLP_OUT = tl.constexpr(2), tl.constexpr(3)
 def key_of_site(keys, member, SITE: tl.constexpr):
     """The member's key for one of the places where randomness enters a block."""
     return mix(tl.load(keys + member).to(tl.uint32, bitcast=True) + step_of(member * 0 + SITE))
-
-
-@triton.jit
-def matrix(start, DOWN: tl.constexpr, ACROSS: tl.constexpr, BLOCK_DOWN: tl.constexpr, BLOCK_ACROSS: tl.constexpr):
-    """(BLOCK_DOWN, BLOCK_ACROSS) of a contiguous (DOWN, ACROSS) matrix, zeros beyond its ends."""
-    rows, columns = tl.arange(0, BLOCK_DOWN)[:, None], tl.arange(0, BLOCK_ACROSS)[None, :]
-    return tl.load(start + rows * ACROSS + columns, mask=(rows < DOWN) & (columns < ACROSS), other=0.0)
 
 
 @triton.jit
@@ -40,13 +33,6 @@ def normed(h, eps, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
     centred = tl.where(inside, h - (tl.sum(h, 1) / WIDTH)[:, None], 0.0)
     inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / WIDTH + eps)
     return centred * inverse[:, None], inverse
-
-
-@triton.jit
-def tokens_of(x, rows, count, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
-    columns = tl.arange(0, BLOCK_D)[None, :]
-    inside = (rows[:, None] < count) & (columns < WIDTH)
-    return tl.load(x + rows[:, None].to(tl.int64) * WIDTH + columns, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -69,25 +55,25 @@ def mlp_forward(
     """A program takes a tile of one member's tokens."""
     tiles = tl.cdiv(tokens, BLOCK_M)
     member = (tl.program_id(0) // tiles).to(tl.int64)
-    rows = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    h += member * tokens * WIDTH
-    out += member * tokens * WIDTH
-    tile = tokens_of(h, rows, tokens, WIDTH, BLOCK_D)
+    first = tl.program_id(0) % tiles * BLOCK_M
+    own = tl.arange(0, BLOCK_M)
+    rows = first + own
+    at = (member * tokens + first) * WIDTH
+    tile = load_rows(h + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D)
     x, _inverse = normed(tile, eps, WIDTH, BLOCK_D)
     hidden_rows, out_rows = rows, rows
     if DROPOUT:
         hidden_rows = mix(key_of_site(keys, member, MLP_HIDDEN) + step_of(rows))
         out_rows = mix(key_of_site(keys, member, MLP_OUT) + step_of(rows))
-    w = matrix(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
+    w = load_rows(w_in + member * w_in_stride, tl.arange(0, BLOCK_D), WIDTH, HIDDEN, HIDDEN, BLOCK_E)
     b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
     active = tl.maximum(hidden_of(x, w, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT), 0.0)
-    w = matrix(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
+    w = load_rows(w_out + member * w_out_stride, tl.arange(0, BLOCK_E), HIDDEN, WIDTH, WIDTH, BLOCK_D)
     y = tl.dot(active, w, input_precision="tf32") + vector(b_out + member * b_out_stride, WIDTH, BLOCK_D)[None, :]
     columns = tl.arange(0, BLOCK_D)[None, :]
     if DROPOUT:
         y = tl.where(survives(out_rows[:, None], columns, limit), y * factor, 0.0)
-    inside = (rows[:, None] < tokens) & (columns < WIDTH)
-    tl.store(out + rows[:, None].to(tl.int64) * WIDTH + columns, tile + y, mask=inside)
+    store_rows(out + at, own, tokens - first, WIDTH, tile + y, WIDTH, BLOCK_D)
 
 
 @triton.jit(do_not_specialize=["limit"])
@@ -105,11 +91,8 @@ def mlp_backward(
     part = tl.program_id(0)
     member = (part // parts).to(tl.int64)
     first = part % parts * per_part
-    h += member * tokens * WIDTH
-    d_out += member * tokens * WIDTH
-    dh += member * tokens * WIDTH
-    w_first = matrix(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
-    w_second = matrix(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
+    w_first = load_rows(w_in + member * w_in_stride, tl.arange(0, BLOCK_D), WIDTH, HIDDEN, HIDDEN, BLOCK_E)
+    w_second = load_rows(w_out + member * w_out_stride, tl.arange(0, BLOCK_E), HIDDEN, WIDTH, WIDTH, BLOCK_D)
     b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
     sum_first = tl.zeros((BLOCK_D, BLOCK_E), tl.float32)
     sum_second = tl.zeros((BLOCK_E, BLOCK_D), tl.float32)
@@ -117,9 +100,11 @@ def mlp_backward(
     bias_second = tl.zeros((BLOCK_D,), tl.float32)
     columns = tl.arange(0, BLOCK_D)[None, :]
     for start in range(first, tl.minimum(first + per_part, tokens), BLOCK_M):
-        rows = start + tl.arange(0, BLOCK_M)
-        x, inverse = normed(tokens_of(h, rows, tokens, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
-        change = tokens_of(d_out, rows, tokens, WIDTH, BLOCK_D)
+        own = tl.arange(0, BLOCK_M)
+        rows = start + own
+        at = (member * tokens + start) * WIDTH
+        x, inverse = normed(load_rows(h + at, own, tokens - start, WIDTH, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
+        change = load_rows(d_out + at, own, tokens - start, WIDTH, WIDTH, BLOCK_D)
         hidden_rows, dy = rows, change
         if DROPOUT:
             hidden_rows = mix(key_of_site(keys, member, MLP_HIDDEN) + step_of(rows))
@@ -134,14 +119,12 @@ def mlp_backward(
         sum_first = tl.dot(tl.trans(x), dz, sum_first, input_precision="tf32")
         dx = tl.dot(dz, tl.trans(w_first), input_precision="tf32")
         dx = dx - (tl.sum(dx, 1) / WIDTH)[:, None] - x * (tl.sum(x * dx, 1) / WIDTH)[:, None]
-        inside = (rows[:, None] < tokens) & (columns < WIDTH)
-        result = change + inverse[:, None] * dx
-        tl.store(dh + rows[:, None].to(tl.int64) * WIDTH + columns, result, mask=inside)
+        store_rows(dh + at, own, tokens - start, WIDTH, change + inverse[:, None] * dx, WIDTH, BLOCK_D)
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     sums += part.to(tl.int64) * (2 * WIDTH * HIDDEN + HIDDEN + WIDTH)
-    tl.store(sums + d[:, None] * HIDDEN + e[None, :], sum_first, mask=(d[:, None] < WIDTH) & (e[None, :] < HIDDEN))
+    store_rows(sums, d, WIDTH, HIDDEN, sum_first, HIDDEN, BLOCK_E)
     sums += WIDTH * HIDDEN
     tl.store(sums + e, bias_first, mask=e < HIDDEN)
     sums += HIDDEN
-    tl.store(sums + e[:, None] * WIDTH + d[None, :], sum_second, mask=(e[:, None] < HIDDEN) & (d[None, :] < WIDTH))
+    store_rows(sums, e, HIDDEN, WIDTH, sum_second, WIDTH, BLOCK_D)
     tl.store(sums + WIDTH * HIDDEN + d, bias_second, mask=d < WIDTH)

@@ -1,4 +1,4 @@
-"""Top-k for small k: the keys pass by twice in tiles, and only the k best scores of each column slot are remembered.
+"""Top-k for small k: the keys pass by twice in tiles, and only a few scores of each column slot are remembered.
 
 First pass: slot c of a row sees the keys c, c + N, c + 2 N, ... and keeps its best few in order, by maxima and minima
 alone. The K-th best of the row is among them, unless a single slot holds more of the K best than it keeps, which is
