@@ -176,8 +176,8 @@ def top_few_forward(
         best = insert(best, tl.where(seen, scores, -float("inf")), LEVELS)
     peak = tl.max(best[0], 1)
     lowest = peak
-    for _ in tl.static_range(1, K):
-        lowest = largest_below(best, lowest, LEVELS)
+    for i in tl.static_range(1, K):  # the i-th best but one is at most i deep in its slot
+        lowest = largest_below(best, lowest, i + 1 if i < LEVELS else LEVELS)
     lowest = tl.maximum(lowest, LEAST)
     peak = tl.where(peak == -float("inf"), 0.0, peak * LOG2_E) - lift
     row_keys = rows[:, None]
