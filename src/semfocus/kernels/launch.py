@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from ..randomness import dropout_numbers
 from .backward import backward_keys, backward_queries
 from .forward import full_forward, top_k_forward
 from .half import to_half
+from .integers import cdiv, padded
 from .top_few import top_few_forward
 
 #: Keys a word of kept bits holds.
@@ -51,7 +51,7 @@ class Options:
         width = x.q.shape[4]
         return {
             "WIDTH": width,
-            "BLOCK_D": max(16, triton.next_power_of_2(width)),
+            "BLOCK_D": padded(width, 16),
             "CAUSAL": self.causal,
             "MASKED": self.mask is not None,
             "DROPOUT": self.dropout_p > 0,
@@ -110,7 +110,7 @@ TILES = {
     "top_few_forward": Tile(64, 32, 4, 3),
     "top_k_forward": Tile(16, 128, 4, 1),
     "backward_queries": Tile(64, 32, 4, 3),
-    "backward_keys": Tile(32, 64, 4, 2),
+    "backward_keys": Tile(32, 64, 4, 3),
 }
 #: The same for float32 products in full precision, which tensor cores do not have.
 EXACT_TILES = {
@@ -127,8 +127,8 @@ def tile(kernel: str, queries: int, keys: int, exact: bool) -> Tile:
     chosen = (EXACT_TILES if exact else TILES)[kernel]
     narrowest = BITS if kernel.startswith("top") else 16
     return Tile(
-        min(chosen.m, max(16, triton.next_power_of_2(queries))),
-        min(chosen.n, max(narrowest, triton.next_power_of_2(keys))),
+        min(chosen.m, padded(queries, 16)),
+        min(chosen.n, padded(keys, narrowest)),
         chosen.warps,
         chosen.stages,
     )
@@ -159,7 +159,7 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     half, units = x.new_empty(x.shape, dtype=torch.float16), x.new_empty(x.shape[:3])
     flags = {
         "WIDTH": x.shape[4],
-        "BLOCK_D": max(16, triton.next_power_of_2(x.shape[4])),
+        "BLOCK_D": padded(x.shape[4], 16),
         "BLOCK_M": 128,
         "num_warps": 8,
     }
@@ -217,7 +217,7 @@ def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Te
     few = 0 < options.budget <= FEW
     name = "top_few_forward" if few else "top_k_forward" if options.budget else "full_forward"
     shape = tile(name, queries, keys, options.exact)
-    grid = (triton.cdiv(queries, shape.m) * q.shape[:3].numel(),)
+    grid = (cdiv(queries, shape.m) * q.shape[:3].numel(),)
     if few:
         top_few_forward[grid](
             q, k, v, into, lse, words, *sides, *strides, *counts, *options.numbers(),
@@ -226,7 +226,7 @@ def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Te
     elif options.budget:
         top_k_forward[grid](
             q, k, v, into, lse, words, *sides, *strides, *counts, words.shape[3], *options.numbers(),
-            K=options.budget, TILES=triton.cdiv(keys, shape.n), **flags, **shape.schedule(),
+            K=options.budget, TILES=cdiv(keys, shape.n), **flags, **shape.schedule(),
         )  # fmt: skip
     else:
         full_forward[grid](
@@ -254,13 +254,13 @@ def backward(
     strides = [y.stride()[:4] for y in (q, k, v, d_out)]
     numbers = (*counts, *options.numbers(), options.shrink(x), *options.window_numbers)
     shape = tile("backward_queries", queries, keys, options.exact)
-    backward_queries[(triton.cdiv(queries, shape.m) * q.shape[:3].numel(),)](
+    backward_queries[(cdiv(queries, shape.m) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta, hashes,
         *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip
     shape = tile("backward_keys", queries, keys, options.exact)
-    backward_keys[(triton.cdiv(keys, shape.n) * k.shape[:3].numel(),)](
+    backward_keys[(cdiv(keys, shape.n) * k.shape[:3].numel(),)](
         q, k, v, d_out, lse, delta, hashes, *sides, *intervals, dk, dv,
         *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
         *numbers, **flags, **shape.schedule(),

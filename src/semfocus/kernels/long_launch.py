@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from . import WIDEST_HEAD, launch
+from .integers import cdiv, padded
 from .launch import Options, rows_contiguous, sizes
 from .long_attend import attend_to_best, gather_queries
 from .long_lists import gather_keys, mark_kept, sum_surplus
@@ -56,16 +56,16 @@ class Plan:
 
 def plan(leads: int, queries: int, keys: int, budget: int) -> Plan:
     sampling = next(step for step, ratio in SAMPLING if keys >= ratio * budget)
-    block_m = min(BLOCK_M, max(16, triton.next_power_of_2(queries)))
-    tiles, blocks = triton.cdiv(keys, TILE_KEYS), leads * triton.cdiv(queries, block_m)
-    share = triton.cdiv(PROGRAMS, blocks)  # programs a block of queries may have to itself
-    segments = min(tiles, max(triton.cdiv(GROUPS_PER_KEPT * budget, TILE_KEYS), min(share, 32)))
+    block_m = min(BLOCK_M, padded(queries, 16))
+    tiles, blocks = cdiv(keys, TILE_KEYS), leads * cdiv(queries, block_m)
+    share = cdiv(PROGRAMS, blocks)  # programs a block of queries may have to itself
+    segments = min(tiles, max(cdiv(GROUPS_PER_KEPT * budget, TILE_KEYS), min(share, 32)))
     splits = min(tiles, share, 16)
     # Lists and candidates are sized for six deviations above what independent keys give. Bounds from all keys leave
     # hardly more candidates than are kept.
     listed, spread = sampling * budget / (LISTS * splits), math.sqrt(budget) * sampling if sampling > 1 else 0.0
-    room = triton.next_power_of_2(max(budget, math.ceil(listed + 6 * math.sqrt(listed * sampling)) + 4))
-    most = triton.next_power_of_2(math.ceil(1.5 * sampling * budget + 6 * spread) + 16)
+    room = padded(max(budget, math.ceil(listed + 6 * math.sqrt(listed * sampling)) + 4))
+    most = padded(math.ceil(1.5 * sampling * budget + 6 * spread) + 16)
     return Plan(block_m, segments, segments * sampling, splits, room, most, sampling * budget)
 
 
@@ -105,12 +105,12 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
     if halved:
         (search_q, q_norms), (search_k, k_norms) = halves(order), halves(k)
         margin = margins(q_norms, k_norms, width, groups).contiguous()
-    blocks = leads * triton.cdiv(queries, p.block_m)
+    blocks = leads * cdiv(queries, p.block_m)
     together = max(1, min(blocks, WORKSPACE // (p.bytes_per_row * p.block_m)))
     work = _workspace(q, p, together * p.block_m)
     mask = q if options.mask is None else options.mask.view(torch.uint8)
     scales = q if options.scales is None else options.scales
-    shape = {"WIDTH": width, "BLOCK_D": max(16, triton.next_power_of_2(width))}
+    shape = {"WIDTH": width, "BLOCK_D": padded(width, 16)}
     seen = shape | {"BLOCK_M": p.block_m, "CAUSAL": options.causal, "MASKED": options.mask is not None}
     stages = 3 if width <= 64 else 2
     steps = keys.bit_length()
@@ -131,15 +131,15 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
         search_again[(here,)](
             order, k, mask, work.bound, work.lists, work.used, work.totals,
             order.stride()[:4], k.stride()[:4], options.mask_strides, *common, p.splits, options.budget, steps,
-            CANDIDATES=p.candidates, ROOM=p.room, ALL_LISTS=triton.next_power_of_2(p.splits * LISTS), **seen,
+            CANDIDATES=p.candidates, ROOM=p.room, ALL_LISTS=padded(p.splits * LISTS), **seen,
             num_warps=4, num_stages=1,
         )  # fmt: skip
         attend_to_best[(here * p.block_m,)](
             q, k, v, scales, work.lists, work.used, work.columns, work.scores, into, lse, indices, weights,
             q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4],
             queries, *counts[2:], options.scale, first, p.splits, options.budget, steps,
-            BLOCK_M=p.block_m, ROOM=p.room, ENTRIES=triton.next_power_of_2(p.splits * LISTS * p.room),
-            CANDIDATES=p.candidates, KEPT=triton.next_power_of_2(options.budget),
+            BLOCK_M=p.block_m, ROOM=p.room, ENTRIES=padded(p.splits * LISTS * p.room),
+            CANDIDATES=p.candidates, KEPT=padded(options.budget),
             CHUNK=chunk_of(p.expected + p.expected // 4 + 4, width), VALUES=chunk_of(options.budget, width),
             SCALED=options.scales is not None, num_warps=max(1, min(8, p.candidates // 512)), **shape,
         )  # fmt: skip
@@ -176,7 +176,7 @@ def _workspace(like: Tensor, p: Plan, rows: int) -> Workspace:
 def _bounds(
     work: Workspace, margin: Tensor, p: Plan, blocks: int, queries: int, first: int, budget: int, halved: bool
 ) -> None:
-    columns = triton.next_power_of_2(p.segments * TILE_KEYS)
+    columns = padded(p.segments * TILE_KEYS)
     rows = min(p.block_m, max(1, 4096 // columns))
     bounds[(blocks * (p.block_m // rows),)](
         work.maxima, margin, work.bound, queries, first, p.segments, budget,
@@ -186,7 +186,7 @@ def _bounds(
 
 def chunk_of(rows: int, width: int) -> int:
     """Rows to gather at once: about as many as there are, but no more than 64 numbers to a thread of one warp."""
-    chunk: int = min(triton.next_power_of_2(max(rows, 1)), 2048 // max(16, triton.next_power_of_2(width)))
+    chunk: int = min(padded(rows), 2048 // padded(width, 16))
     return max(8, chunk)
 
 
@@ -221,7 +221,7 @@ def backward(
     inputs = launch.prepare(q, k, v, options.exact)
     words = q.new_zeros((*q.shape[:3], launch.words_per_row(keys), queries), dtype=torch.int32)
     rows, tile = indices.shape[:4].numel(), 1024
-    mark_kept[(triton.cdiv(rows * options.budget, tile),)](
+    mark_kept[(cdiv(rows * options.budget, tile),)](
         indices, words, rows * options.budget, queries, words.shape[3], options.budget, TILE=tile
     )
     launch.backward(d_out, inputs, out, lse, words, options, dq, dk, dv)
@@ -236,7 +236,7 @@ def _sparse_backward(
     budget, width = options.budget, q.shape[4]
     flags: dict[str, Any] = {
         "WIDTH": width,
-        "BLOCK_D": max(16, triton.next_power_of_2(width)),
+        "BLOCK_D": padded(width, 16),
         "SCALED": options.scales is not None,
     }
     scales = q if options.scales is None else options.scales

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ..randomness import dropout_numbers
+from .integers import cdiv, padded
 from .mlp_half_tiles import mlp_backward, mlp_forward
 
 #: Tokens of a tile; programs that fill a GPU several times over.
@@ -21,10 +21,10 @@ def parts_of(members: int, tokens: int) -> tuple[int, int]:
     >>> parts_of(20, 1000), parts_of(1000, 1000)
     ((16, 64), (1, 1024))
     """
-    tiles = triton.cdiv(tokens, BLOCK_M)
-    wanted = min(tiles, triton.cdiv(PROGRAMS, members))
-    per_part: int = triton.cdiv(tiles, wanted) * BLOCK_M
-    return triton.cdiv(tokens, per_part), per_part
+    tiles = cdiv(tokens, BLOCK_M)
+    wanted = min(tiles, cdiv(PROGRAMS, members))
+    per_part: int = cdiv(tiles, wanted) * BLOCK_M
+    return cdiv(tokens, per_part), per_part
 
 
 def by_member(x: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def no_second_derivative(ctx: Any, *gradients: Tensor) -> None:
 
 def _flags(h: Tensor, w_in: Tensor, dropout_p: float) -> dict[str, Any]:
     width, hidden = h.shape[-1], w_in.shape[-1]
-    sizes = {"BLOCK_D": max(16, triton.next_power_of_2(width)), "BLOCK_E": max(16, triton.next_power_of_2(hidden))}
+    sizes = {"BLOCK_D": padded(width, 16), "BLOCK_E": padded(hidden, 16)}
     return {"WIDTH": width, "HIDDEN": hidden, "DROPOUT": dropout_p > 0, "BLOCK_M": BLOCK_M, "num_warps": 4, **sizes}
 
 
@@ -53,7 +53,7 @@ def mlp_half(
     weights = [by_member(x) for x in (w_in, b_in, w_out, b_out)]
     out = torch.empty_like(h)
     members, tokens, _ = h.shape
-    mlp_forward[(members * triton.cdiv(tokens, BLOCK_M),)](
+    mlp_forward[(members * cdiv(tokens, BLOCK_M),)](
         h, *weights, keys, out, *(x.stride(0) for x in weights), tokens, eps, *dropout_numbers(dropout_p),
         **_flags(h, w_in, dropout_p),
     )  # fmt: skip
