@@ -125,5 +125,7 @@ def test_memory_is_linear_in_the_keys():
 def test_long_rows_are_chosen(high):  # noqa: F811
     assert kernels.is_long(draw(TopK(8), 10, 1025)[0])
     assert kernels.is_long(draw(TopK(32), 10, 600)[0])
-    assert not kernels.is_long(draw(TopK(8), 10, 600)[0])
+    assert not kernels.is_long(draw(TopK(16), 10, 600)[0])
+    assert not kernels.is_long(draw(TopK(32), 10, 512)[0])
+    assert not kernels.is_long(draw(TopK(64), 10, 1024)[0])
     assert not kernels.is_long(draw(TopK(32), 10, 600, dropout_p=0.1)[0])

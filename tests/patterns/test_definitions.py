@@ -215,3 +215,9 @@ def test_labels_leave_out_defaults():
     assert TopK(5).label == "top_k(k=5)"
     assert Banded(5, global_tokens=1).label == "banded(width=5, global_tokens=1)"
     assert Full().label == "full()"
+
+
+def test_a_label_uses_no_regular_expression(monkeypatch):
+    """Labels are made inside compiled functions, which would then depend on the expressions Python remembers."""
+    monkeypatch.setattr("re.sub", None)
+    assert SwappedTopK(5).label == "swapped_top_k(k=5)"

@@ -99,18 +99,24 @@ class Tile:
     n: int
     warps: int
     stages: int
+    registers: int | None = None  # of a thread, at most
 
     def schedule(self) -> dict[str, int]:
-        return {"BLOCK_M": self.m, "BLOCK_N": self.n, "num_warps": self.warps, "num_stages": self.stages}
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"BLOCK_M": self.m, "BLOCK_N": self.n, "num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
+#: Registers of a thread with which three programs of 128 threads share a multiprocessor.
+THREE_PROGRAMS = 168
+#: Up to this many keys the kernel that holds a row's scores in registers can do with so few.
+FEW_REGISTERS_UP_TO = 512
 #: What was fastest on an H200, with tensor cores.
 TILES = {
     "full_forward": Tile(64, 64, 4, 3),
     "top_few_forward": Tile(64, 32, 4, 3),
     "top_k_forward": Tile(16, 128, 4, 1),
     "backward_queries": Tile(64, 32, 4, 3),
-    "backward_keys": Tile(32, 64, 4, 3),
+    "backward_keys": Tile(32, 64, 4, 3, THREE_PROGRAMS),
 }
 #: The same for float32 products in full precision, which tensor cores do not have.
 EXACT_TILES = {
@@ -122,15 +128,19 @@ EXACT_TILES = {
 }
 
 
-def tile(kernel: str, queries: int, keys: int, exact: bool) -> Tile:
-    """The kernel's tile, cut to the size of the problem."""
+def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
+    """The kernel's tile, cut to the size of the problem. Wide heads need all registers."""
     chosen = (EXACT_TILES if exact else TILES)[kernel]
     narrowest = BITS if kernel.startswith("top") else 16
+    registers = chosen.registers
+    if kernel == "top_k_forward" and keys <= FEW_REGISTERS_UP_TO and not exact:
+        registers = THREE_PROGRAMS
     return Tile(
         min(chosen.m, padded(queries, 16)),
         min(chosen.n, padded(keys, narrowest)),
         chosen.warps,
         chosen.stages,
+        registers if width <= 64 else None,
     )
 
 
@@ -216,7 +226,7 @@ def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Te
     queries, keys = counts[:2]
     few = 0 < options.budget <= FEW
     name = "top_few_forward" if few else "top_k_forward" if options.budget else "full_forward"
-    shape = tile(name, queries, keys, options.exact)
+    shape = tile(name, queries, keys, q.shape[4], options.exact)
     grid = (cdiv(queries, shape.m) * q.shape[:3].numel(),)
     if few:
         top_few_forward[grid](
@@ -253,13 +263,13 @@ def backward(
     queries, keys = counts[:2]
     strides = [y.stride()[:4] for y in (q, k, v, d_out)]
     numbers = (*counts, *options.numbers(), options.shrink(x), *options.window_numbers)
-    shape = tile("backward_queries", queries, keys, options.exact)
+    shape = tile("backward_queries", queries, keys, q.shape[4], options.exact)
     backward_queries[(cdiv(queries, shape.m) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta, hashes,
         *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip
-    shape = tile("backward_keys", queries, keys, options.exact)
+    shape = tile("backward_keys", queries, keys, q.shape[4], options.exact)
     backward_keys[(cdiv(keys, shape.n) * k.shape[:3].numel(),)](
         q, k, v, d_out, lse, delta, hashes, *sides, *intervals, dk, dv,
         *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],

@@ -56,6 +56,9 @@ class Pattern:
     answer is intersected with ``visible`` by the caller, so no pattern can attend to the future or to padding.
     """
 
+    #: Its name everywhere: in the registry, on the command line, in tables. Made from the class's name, once: compiled
+    #: code would otherwise depend on the regular expressions that Python remembers.
+    name: ClassVar[str]
     #: One line for tables; the first line of the docstring unless set.
     summary: ClassVar[str]
     #: Does the choice depend on the tokens (and not on positions or chance alone)?
@@ -72,6 +75,7 @@ class Pattern:
     def __init_subclass__(cls) -> None:
         if cls.keep is Pattern.keep and cls.select is Pattern.select:
             raise TypeError(f"{cls.__name__} must define keep(q, k, visible) or select(view)")
+        cls.name = snake_case(cls.__name__)
         if "summary" not in cls.__dict__:
             cls.summary = (cls.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
@@ -87,11 +91,6 @@ class Pattern:
     def budget(self) -> int | None:
         """How many keys a query keeps at most, itself included and global tokens too; None: no limit."""
         return None
-
-    @property
-    def name(self) -> str:
-        """Its name everywhere: in the registry, on the command line, in tables."""
-        return snake_case(type(self).__name__)
 
     @property
     def label(self) -> str:
