@@ -254,21 +254,21 @@ def plot(rows: list[Row], path: Path, title: str) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4.5), sharey=True)
+    names = list(dict.fromkeys((r.name, r.budget) for r in rows))
     for axis, causal in zip(axes, (False, True), strict=True):
-        names = dict.fromkeys((r.name, r.budget) for r in rows if r.causal == causal)
-        for name, budget in names:
+        for i, (name, budget) in enumerate(names):
             points = sorted(
                 (r.length, r.both) for r in rows if (r.name, r.budget, r.causal) == (name, budget, causal) and r.both
             )
             style = "-" if name == "ours" else "--" if name in BACKENDS else ":"
             label = name if budget is None else f"{name} {budget}"
-            axis.loglog([p[0] for p in points], [p[1] for p in points], style, marker=".", label=label)
+            x, y = [p[0] for p in points], [p[1] for p in points]
+            axis.loglog(x, y, style, marker=".", color=plt.get_cmap("tab20")(i), label=label)
         axis.set(xlabel="length", title="causal" if causal else "not causal")
         axis.grid(alpha=0.3)
-        if axis.lines:
-            axis.legend(fontsize=7, ncol=2)
     axes[0].set_ylabel("ms, forward and backward")
+    axes[1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle(title, fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -327,7 +327,8 @@ def write(
         found = {"environment": facts, "options": vars(options) | {"out": None}, "crossover": crossings}
         found |= {"rows": [asdict(r) | {"ratio": ratio(rows, r)} for r in rows]}
         options.out.with_suffix(".json").write_text(json.dumps(found, indent=1, default=str) + "\n")
-        title = f"{options.rows:,} query rows, width {options.width}, {options.dtype}, {facts['device']}"
+        where = f"{facts['device']}, {facts['date']}, {facts['commit']}"
+        title = f"{options.rows:,} query rows, width {options.width}, {options.dtype}, {where}"
         plot(rows, options.out.with_suffix(".png"), title)
     return facts, crossings
 
