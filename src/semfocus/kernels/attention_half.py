@@ -9,17 +9,12 @@ from torch import Tensor
 
 from ..randomness import dropout_numbers
 from .attention_half_tiles import half_backward, half_forward
-from .integers import padded
+from .integers import THREE_PROGRAMS, padded
 from .mlp_half import by_member, no_second_derivative
-
-#: Three programs of the forward share a multiprocessor then; a few numbers leave the registers for it, and it was a
-#: fifth faster on an H200.
-FORWARD_REGISTERS = 168
 
 
 def _block_t(h: Tensor) -> int:
-    size: int = padded(h.shape[2], 32)
-    return size
+    return padded(h.shape[2], 32)
 
 
 def _flags(h: Tensor, dropout_p: float) -> dict[str, Any]:
@@ -47,7 +42,7 @@ def attention_half(
         h, *weights, scales, keys, h if mask is None else mask.contiguous().view(torch.uint8), begins, ends,
         h if budgets is None else budgets, out, words, *(x.stride(0) for x in weights), examples, tokens,
         eps, *dropout_numbers(dropout_p), first_global, CHOOSING=budgets is not None, WINDOW=window is not None,
-        MASKED=mask is not None, maxnreg=FORWARD_REGISTERS, **_flags(h, dropout_p),
+        MASKED=mask is not None, maxnreg=THREE_PROGRAMS, **_flags(h, dropout_p),
     )  # fmt: skip
     return out, words
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: Registers of a thread with which three programs of 128 threads share a multiprocessor.
+THREE_PROGRAMS = 168
+
 
 def cdiv(a: int, b: int) -> int:
     """a / b, rounded up."""

@@ -17,7 +17,7 @@ from ..randomness import dropout_numbers
 from .backward import backward_keys, backward_queries
 from .forward import full_forward, top_k_forward
 from .half import to_half
-from .integers import cdiv, padded
+from .integers import THREE_PROGRAMS, cdiv, padded
 from .top_few import top_few_forward
 
 #: Keys a word of kept bits holds.
@@ -106,8 +106,6 @@ class Tile:
         return {"BLOCK_M": self.m, "BLOCK_N": self.n, "num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
-#: Registers of a thread with which three programs of 128 threads share a multiprocessor.
-THREE_PROGRAMS = 168
 #: Up to this many keys the kernel that holds a row's scores in registers can do with so few.
 FEW_REGISTERS_UP_TO = 512
 #: What was fastest on an H200, with tensor cores.
