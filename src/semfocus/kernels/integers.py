@@ -1,4 +1,4 @@
-"""Sizes of tiles and grids. Triton's own functions for them take ten times as long on the host."""
+"""Sizes of tiles and grids. Triton's own functions for them are made for kernels, and slow on the host."""
 
 from __future__ import annotations
 

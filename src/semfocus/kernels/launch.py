@@ -148,7 +148,7 @@ def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
 
 
 def words_per_row(keys: int) -> int:
-    return -(-keys // BITS)
+    return cdiv(keys, BITS)
 
 
 def rows_contiguous(x: Tensor) -> Tensor:

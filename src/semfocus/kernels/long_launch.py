@@ -186,8 +186,7 @@ def _bounds(
 
 def chunk_of(rows: int, width: int) -> int:
     """Rows to gather at once: about as many as there are, but no more than 64 numbers to a thread of one warp."""
-    chunk: int = min(padded(rows), 2048 // padded(width, 16))
-    return max(8, chunk)
+    return max(8, min(padded(rows), 2048 // padded(width, 16)))
 
 
 def empty_results(q: Tensor, budget: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

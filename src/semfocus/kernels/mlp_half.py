@@ -23,7 +23,7 @@ def parts_of(members: int, tokens: int) -> tuple[int, int]:
     """
     tiles = cdiv(tokens, BLOCK_M)
     wanted = min(tiles, cdiv(PROGRAMS, members))
-    per_part: int = cdiv(tiles, wanted) * BLOCK_M
+    per_part = cdiv(tiles, wanted) * BLOCK_M
     return cdiv(tokens, per_part), per_part
 
 
