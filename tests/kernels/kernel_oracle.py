@@ -28,7 +28,7 @@ def run(problem, d_out):
     kept = problem.visible().expand(*problem.q.shape[:-1], problem.k.shape[-2])
     if options[5]:
         columns = torch.arange(kept.shape[-1], device=kept.device)
-        kept = words.transpose(-2, -1)[..., columns // launch.BITS] >> (columns % launch.BITS) & 1
+        kept = words.transpose(-2, -1)[..., : q.shape[-2], columns // launch.BITS] >> (columns % launch.BITS) & 1
         kept = kept.bool().reshape(*problem.q.shape[:-1], -1)
     return out, gradients, kept
 

@@ -17,6 +17,7 @@ from .tiles import (
     kept_bits,
     load_rows,
     mix,
+    padded_rows,
     place,
     seen_keys,
     spare,
@@ -32,7 +33,7 @@ from .tiles import (
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_queries(
     q, k, v, out, d_out, lse, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
-    begins, ends, dq, delta, hashes,
+    begins, ends, dq, delta, levels, hashes,
     q_strides, k_strides, v_strides, d_out_strides, out_strides, mask_strides, dq_strides,
     queries, keys, middle, heads, groups,
     scale, offset, limit, factor, shrink, first_global, every,
@@ -41,7 +42,10 @@ def backward_queries(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq, and for ``backward_keys`` delta and the rows' dropout keys: a program takes a block of queries."""
+    """dq, and for ``backward_keys`` what it must know of each row: a program takes a block of queries.
+
+    That is delta, the log-sum-exp (infinite beyond the last query) and the dropout key, each (heads, padded rows).
+    """
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * BLOCK_M
@@ -52,7 +56,8 @@ def backward_queries(
     out += place(out_strides, lead, middle, heads, 1)
     d_out += place(d_out_strides, lead, middle, heads, 1)
     mask += place(mask_strides, lead, middle, heads, 1)
-    words += lead.to(tl.int64) * queries * tl.cdiv(keys, 32)
+    stride = padded_rows(queries)
+    words += lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
     if SCALED:
         scale = tl.load(scales + lead)
     lift = 0.0
@@ -66,10 +71,11 @@ def backward_queries(
     row_keys = rows[:, None]
     if DROPOUT:
         row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
-    at = lead.to(tl.int64) * queries + rows
+    at = lead.to(tl.int64) * stride + rows
     if DROPOUT:
-        tl.store(hashes + at[:, None], row_keys.to(tl.int32, bitcast=True), mask=(rows < queries)[:, None])
-    row_lse = tl.load(lse + at, mask=rows < queries, other=float("inf"))
+        tl.store(hashes + at[:, None], row_keys.to(tl.int32, bitcast=True))
+    row_lse = tl.load(lse + lead.to(tl.int64) * queries + rows, mask=rows < queries, other=float("inf")) - lift
+    tl.store(levels + at, row_lse)
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
     d_out_tile = load_rows(d_out, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
     out_tile = load_rows(out, rows, queries, out_strides[3], WIDTH, BLOCK_D)
@@ -78,8 +84,7 @@ def backward_queries(
         row_delta = row_delta / tl.load(v_units + lead // groups)  # in the units of d_weights
         shrink = shrink * UNLIFT
     row_delta = row_delta * shrink
-    tl.store(delta + at, row_delta, mask=rows < queries)
-    row_lse = row_lse - lift
+    tl.store(delta + at, row_delta)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = keys
     if CAUSAL:
@@ -95,7 +100,7 @@ def backward_queries(
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
         weights = tl.exp2(scores - row_lse[:, None])
         if CHOSEN:  # the choice was made among the visible keys
-            seen = kept_bits(words, rows, queries, start, keys, True, BLOCK_N)
+            seen = kept_bits(words, rows, stride, start, keys, True, BLOCK_N)
         else:
             seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
             if CAUSAL:
@@ -115,7 +120,7 @@ def backward_queries(
 
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_keys(
-    q, k, v, d_out, lse, delta, hashes, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
+    q, k, v, d_out, delta, levels, hashes, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
     begins, ends, firsts, lasts, dk, dv,
     q_strides, k_strides, v_strides, d_out_strides, mask_strides, dk_strides, dv_strides,
     queries, keys, middle, heads, groups,
@@ -130,6 +135,7 @@ def backward_keys(
     All tiles are transposed, (N, M), so that the sums over queries are plain products.
     """
     blocks = tl.cdiv(keys, BLOCK_N)
+    stride = padded_rows(queries)
     shared = tl.program_id(0) // blocks  # counts (n0, n1, key head)
     first = tl.program_id(0) % blocks * BLOCK_N
     columns = first + tl.arange(0, BLOCK_N)
@@ -147,7 +153,7 @@ def backward_keys(
         q_head = q + place(q_strides, lead, middle, heads, 1)
         d_out_head = d_out + place(d_out_strides, lead, middle, heads, 1)
         mask_head = mask + place(mask_strides, lead, middle, heads, 1)
-        words_head = words + lead.to(tl.int64) * queries * tl.cdiv(keys, 32)
+        words_head = words + lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
         head_scale = scale
         if SCALED:
             head_scale = tl.load(scales + lead)
@@ -176,17 +182,15 @@ def backward_keys(
             low, local, tail, count = steps_of(early, late, queries - (keys - first_global), queries, BLOCK_M)
         for turn in range(0, count):
             rows = start_of(turn, low, local, tail, WINDOW, BLOCK_M) + tl.arange(0, BLOCK_M)
-            at = lead.to(tl.int64) * queries + rows
-            row_lse = tl.load(lse + at, mask=rows < queries, other=float("inf"))
-            if HALVED:
-                row_lse = row_lse - LIFT
-            row_delta = tl.load(delta + at, mask=rows < queries, other=0.0)
+            at = lead.to(tl.int64) * stride + rows
+            row_lse = tl.load(levels + at)
+            row_delta = tl.load(delta + at)
             q_tile = load_rows(q_head, rows, queries, q_strides[3], WIDTH, BLOCK_D)
             d_out_tile = load_rows(d_out_head, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
             scores = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION) * (head_scale * LOG2_E)  # (N, M)
             weights = tl.exp2(scores - row_lse[None, :])
             if CHOSEN:
-                seen = kept_bits(words_head, rows, queries, first, keys, False, BLOCK_N)
+                seen = kept_bits(words_head, rows, stride, first, keys, False, BLOCK_N)
             else:
                 seen = seen_column
                 if CAUSAL:
@@ -201,7 +205,7 @@ def backward_keys(
             change = d_weights * (factor * step) - row_delta[None, :]
             dropped = weights
             if DROPOUT:
-                row_keys = tl.load(hashes + at, mask=rows < queries, other=0).to(tl.uint32, bitcast=True)
+                row_keys = tl.load(hashes + at).to(tl.uint32, bitcast=True)
                 spared = survives(row_keys[None, :], columns[:, None], limit)
                 dropped = spare(weights, spared)
                 change = tl.where(spared, change, -row_delta[None, :])

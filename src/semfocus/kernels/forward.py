@@ -16,6 +16,7 @@ from .tiles import (
     in_window,
     load_rows,
     mix,
+    padded_rows,
     place,
     seen_keys,
     spare,
@@ -155,7 +156,8 @@ def top_k_forward(
     row_keys = rows[:, None]
     if DROPOUT:
         row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
-    words += lead.to(tl.int64) * queries * words_per_row
+    stride = padded_rows(queries)
+    words += lead.to(tl.int64) * stride * words_per_row
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     for i in tl.static_range(TILES):
@@ -164,8 +166,8 @@ def top_k_forward(
         kept = ((row[i] > lowest[:, None]) | tied) & (row[i] > -float("inf"))
         bits = tl.reshape(kept.to(tl.int32), (BLOCK_M, BLOCK_N // 32, 32)) << tl.arange(0, 32)[None, None, :]
         word = i * (BLOCK_N // 32) + tl.arange(0, BLOCK_N // 32)
-        inside = (rows[:, None] < queries) & (word[None, :] < words_per_row)
-        tl.store(words + word[None, :] * queries + rows[:, None], tl.sum(bits, 2), mask=inside)
+        inside = (rows[:, None] >= 0) & (word[None, :] < words_per_row)
+        tl.store(words + word[None, :] * stride + rows[:, None], tl.sum(bits, 2), mask=inside)
         weights = tl.where(kept, tl.exp2(row[i] * LOG2_E - peak[:, None]), 0.0)
         total += tl.sum(weights, 1)
         if DROPOUT:

@@ -18,6 +18,7 @@ from .backward import backward_keys, backward_queries
 from .forward import full_forward, top_k_forward
 from .half import to_half
 from .integers import THREE_PROGRAMS, cdiv, padded
+from .tiles import ROWS
 from .top_few import top_few_forward
 
 #: Keys a word of kept bits holds.
@@ -151,6 +152,11 @@ def words_per_row(keys: int) -> int:
     return cdiv(keys, BITS)
 
 
+def padded_rows(queries: int) -> int:
+    step: int = ROWS.value
+    return cdiv(queries, step) * step
+
+
 def rows_contiguous(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -203,13 +209,13 @@ def prepare(q: Tensor, k: Tensor, v: Tensor, exact: bool) -> Inputs:
 
 
 def empty_results(q: Tensor, k: Tensor, dtype: torch.dtype, budget: int) -> tuple[Tensor, Tensor, Tensor]:
-    """out (n0, n1, t, h, d), log-sum-exp (n0, n1, h, t), kept bits (n0, n1, h, words, t; none for full attention)."""
+    """out (n0, n1, t, h, d), log-sum-exp (n0, n1, h, t), kept bits (n0, n1, h, words, padded t; none for full)."""
     n0, n1, h, t, d = q.shape
     words = words_per_row(k.shape[3]) if budget else 0
     return (
         q.new_empty(n0, n1, t, h, d, dtype=dtype),
         q.new_empty(n0, n1, h, t, dtype=torch.float32),
-        q.new_empty(n0, n1, h, words, t, dtype=torch.int32),
+        q.new_empty(n0, n1, h, words, padded_rows(t), dtype=torch.int32),
     )
 
 
@@ -252,8 +258,8 @@ def backward(
     q, k, v, *units = x
     out, d_out = out.transpose(2, 3), d_out.transpose(2, 3)  # (n0, n1, h, t, d)
     d_out, d_out_units = halves(d_out) if x.halved else (rows_contiguous(d_out), x.q_units)
-    delta = torch.empty_like(lse)
-    hashes = torch.empty_like(lse, dtype=torch.int32) if options.dropout_p > 0 else delta  # a stand-in, not read
+    delta, levels = lse.new_empty(2, lse.shape[:3].numel(), padded_rows(q.shape[3]))
+    hashes = torch.empty_like(delta, dtype=torch.int32) if options.dropout_p > 0 else delta  # a stand-in, not read
     sides = (words, *options.side_inputs(q), *units, d_out_units)
     flags, counts = options.flags(x), sizes(q, k)
     flags |= {"CHOSEN": options.budget > 0, "WINDOW": options.window is not None}
@@ -263,13 +269,13 @@ def backward(
     numbers = (*counts, *options.numbers(), options.shrink(x), *options.window_numbers)
     shape = tile("backward_queries", queries, keys, q.shape[4], options.exact)
     backward_queries[(cdiv(queries, shape.m) * q.shape[:3].numel(),)](
-        q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta, hashes,
+        q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta, levels, hashes,
         *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip
     shape = tile("backward_keys", queries, keys, q.shape[4], options.exact)
     backward_keys[(cdiv(keys, shape.n) * k.shape[:3].numel(),)](
-        q, k, v, d_out, lse, delta, hashes, *sides, *intervals, dk, dv,
+        q, k, v, d_out, delta, levels, hashes, *sides, *intervals, dk, dv,
         *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip

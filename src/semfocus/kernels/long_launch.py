@@ -218,10 +218,10 @@ def backward(
         _sparse_backward(d_out, q, k, v, out, indices, weights, options, dq, dk, dv)
         return
     inputs = launch.prepare(q, k, v, options.exact)
-    words = q.new_zeros((*q.shape[:3], launch.words_per_row(keys), queries), dtype=torch.int32)
+    words = q.new_zeros((*q.shape[:3], launch.words_per_row(keys), launch.padded_rows(queries)), dtype=torch.int32)
     rows, tile = indices.shape[:4].numel(), 1024
     mark_kept[(cdiv(rows * options.budget, tile),)](
-        indices, words, rows * options.budget, queries, words.shape[3], options.budget, TILE=tile
+        indices, words, rows * options.budget, queries, words.shape[4], words.shape[3], options.budget, TILE=tile
     )
     launch.backward(d_out, inputs, out, lse, words, options, dq, dk, dv)
 

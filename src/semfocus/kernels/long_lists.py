@@ -105,10 +105,10 @@ def gather_keys(
 
 
 @triton.jit
-def mark_kept(indices, words, count, queries, words_per_row, budget, TILE: tl.constexpr):
-    """Sets the bit of every choice in words (leads, words of 32 keys, queries), zero before."""
+def mark_kept(indices, words, count, queries, padded, words_per_row, budget, TILE: tl.constexpr):
+    """Sets the bit of every choice in words (leads, words of 32 keys, padded rows), zero before."""
     choice = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     key = tl.load(indices + choice, mask=choice < count, other=-1)
     row = choice // budget
-    at = (row // queries * words_per_row + (key >> 5)) * queries + row % queries
+    at = (row // queries * words_per_row + (key >> 5)) * padded + row % queries
     tl.atomic_or(words + at, 1 << (key & 31), mask=key >= 0)

@@ -18,6 +18,9 @@ SECOND_MULTIPLIER = tl.constexpr(0x846CA68B)
 IMAGE_OF_MINUS_INFINITY = tl.constexpr(-2139095041)
 IMAGE_OF_INFINITY = tl.constexpr(2139095040)
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
+#: What is known of each row of scores (its kept bits, its log-sum-exp) is stored for a multiple of this many rows:
+#: kernels read it in whole vectors, without asking where the last row is.
+ROWS = tl.constexpr(64)
 #: The smallest finite number.
 LEAST = tl.constexpr(-3.4028234663852886e38)
 #: Weights in half precision are computed 2^LIFT times too large: smaller ones keep their digits.
@@ -39,6 +42,11 @@ def place(strides, lead, middle, heads, groups):
         + (lead // heads % middle).to(tl.int64) * strides[1]
         + head.to(tl.int64) * strides[2]
     )
+
+
+@triton.jit
+def padded_rows(queries):
+    return tl.cdiv(queries, ROWS) * ROWS
 
 
 @triton.jit
@@ -166,18 +174,18 @@ def ones_in(word):
 
 
 @triton.jit
-def kept_bits(words, rows, count, first, keys, ROWS_DOWN: tl.constexpr, BLOCK_N: tl.constexpr):
+def kept_bits(words, rows, stride, first, keys, ROWS_DOWN: tl.constexpr, BLOCK_N: tl.constexpr):
     """bool (M, N), or (N, M) unless ``ROWS_DOWN``: the forward's choice for the keys from ``first`` on.
 
-    ``words`` is (words of 32 keys, queries).
+    ``words`` is (words of 32 keys, padded rows), with that ``stride``. Anything may stand beyond the last query.
     """
     columns = tl.arange(0, BLOCK_N)
     columns = columns[None, :] if ROWS_DOWN else columns[:, None]
     bits = tl.zeros((1, 1), tl.int32)
     for i in tl.static_range((BLOCK_N + 31) // 32):
         word = (first >> 5) + i
-        inside = (rows < count) & (word * 32 + 0 * rows < keys)  # both sides are blocks: some versions insist
-        loaded = tl.load(words + word * count + rows, mask=inside, other=0)
+        inside = word * 32 + 0 * rows < keys  # both sides are blocks: some versions insist
+        loaded = tl.load(words + word * stride + rows, mask=inside, other=0)
         loaded = loaded[:, None] if ROWS_DOWN else loaded[None, :]
         bits = tl.where(columns >= 32 * i, loaded, bits)
     return ((bits >> ((first + columns) & 31)) & 1) != 0

@@ -22,6 +22,7 @@ from .tiles import (
     load_rows,
     mix,
     ones_in,
+    padded_rows,
     place,
     seen_keys,
     spare,
@@ -66,7 +67,7 @@ def kept_keys(scores, columns, lowest, last, TIED: tl.constexpr):
 
 @triton.jit
 def values_of_kept(
-    q_tile, k, v, words, mask, row_keys, rows, queries, keys, lowest, last, peak,
+    q_tile, k, v, words, mask, row_keys, rows, stride, keys, lowest, last, peak,
     k_stride, v_stride, mask_stride, scale, offset, limit,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, TIED: tl.constexpr,
@@ -84,7 +85,7 @@ def values_of_kept(
         kept = kept_keys(scores, columns, lowest, last, TIED) & seen
         word = tl.sum(tl.where(kept, (1 << tl.arange(0, 32))[None, :], 0), 1)
         count += ones_in(word)
-        tl.store(words + (start >> 5) * queries + rows, word, mask=rows < queries)
+        tl.store(words + (start >> 5) * stride + rows, word)
         weights = tl.where(kept, tl.exp2(scores * LOG2_E - peak[:, None]), 0.0)
         totals += weights
         if DROPOUT:
@@ -156,7 +157,8 @@ def top_few_forward(
     k += place(k_strides, lead, middle, heads, groups)
     v += place(v_strides, lead, middle, heads, groups)
     mask += place(mask_strides, lead, middle, heads, 1)
-    words += lead.to(tl.int64) * queries * tl.cdiv(keys, 32)
+    stride = padded_rows(queries)
+    words += lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
     if SCALED:
         scale = tl.load(scales + lead)
     lift = 0.0
@@ -184,7 +186,7 @@ def top_few_forward(
     if DROPOUT:
         row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
     acc, total, count = values_of_kept(
-        q_tile, k, v, words, mask, row_keys, rows, queries, keys, lowest, rows, peak,
+        q_tile, k, v, words, mask, row_keys, rows, stride, keys, lowest, rows, peak,
         k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
         WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, False,
     )  # fmt: skip
@@ -196,7 +198,7 @@ def top_few_forward(
             K, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, PRECISION,
         )  # fmt: skip
         acc, total, count = values_of_kept(
-            q_tile, k, v, words, mask, row_keys, rows, queries, keys, lowest, last, peak,
+            q_tile, k, v, words, mask, row_keys, rows, stride, keys, lowest, last, peak,
             k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
             WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, True,
         )  # fmt: skip
