@@ -21,14 +21,20 @@ def population(patterns, *, length, width=16, mlp_width=None, dropout=0.1, scale
     return model, tokens
 
 
+def without_kernels(patch):
+    """Blocks without kernels of their own."""
+    for name in ("keeps", "spans"):
+        patch.setattr(halves, name, lambda *_: None)
+    patch.setattr(halves, "serve_mlp", lambda *_: False)
+
+
 def both(model, tokens, monkeypatch):
     """(name, plain, fused) of the output and of every gradient."""
     results = []
     for fused in (False, True):
         with monkeypatch.context() as patch:
             if not fused:
-                patch.setattr(halves, "keeps", lambda *_: None)
-                patch.setattr(halves, "serve_mlp", lambda *_: False)
+                without_kernels(patch)
             out = model(tokens, 3)
             results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
     names = ["output", *(name for name, _ in model.named_parameters())]
@@ -54,23 +60,23 @@ def check_attention(patterns, length, *, width=16, dropout=0.1, scale=1.0, maske
     model, _ = population(patterns, length=length, width=width, dropout=dropout, scale=scale, device=device)
     block, members = model.blocks[0], len(patterns)
     keys = key_of(torch.arange(members, device=device))
-    plain = Settings.of(model.configs, patterns, True)
+    unfused = Settings.of(model.configs, patterns, True)
     for seed in range(1000):
         generator = torch.Generator().manual_seed(seed)
         h = torch.randn(members, examples, length, width, generator=generator).to(device).requires_grad_()
         visible = None
         if masked:
             visible = (torch.rand(members, examples, 1, 1, length, generator=generator) < 0.7).to(device)
-        if clear(block.problems(h, visible, model.scales, Noise(keys, keys), 1e-5, plain)):
+        if clear(block.problems(h, visible, model.scales, Noise(keys, keys), 1e-5, unfused)):
             break
     else:
         raise AssertionError("no draw leaves the choice of keys beyond doubt")
-    settings = plain.for_inputs(h, width, masked)
-    assert settings.keeps is not None
+    settings = unfused.for_inputs(h, width, masked)
+    assert settings.fused_attention
     weights = [block.qkv.weight, block.qkv.bias, block.output.weight, block.output.bias]
     change = torch.randn(h.shape, generator=generator).to(device)
     results = []
-    for each in (plain, settings):
+    for each in (unfused, settings):
         out = block._attention_half(h, visible, model.scales, Noise(keys, keys), 1e-5, each)
         results.append([out, *torch.autograd.grad(out, [h, *weights], change)])
     for name, a, b in zip(("out", "h", "w", "b", "w_out", "b_out"), *results, strict=True):

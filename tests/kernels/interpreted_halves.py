@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, population
+from halves_oracle import HALF, both, check_attention, population, without_kernels
 from kernel_oracle import poison
 
 from semfocus import Banded, BlockLocal, Full, TopK, kernels
-from semfocus.kernels import halves
 from semfocus.kernels.attention_half_tiles import unit_of  # noqa: F401 (imports Triton)
 from semfocus.model.transformer import run_block
 from semfocus.training import paper
@@ -35,6 +34,10 @@ CASES = {
     "padding": ([TopK(3), Full()], {"length": 40, "width": 24, "dropout": 0.0, "masked": True, "examples": 1}),
     "one token": ([Full(), TopK(1)], {"length": 1}),
     "the longest": ([TopK(5)], {"length": 64, "width": 64, "examples": 1}),
+    "longer": ([Full(), TopK(4), Banded(7), BlockLocal(8)], {"length": 70, "examples": 2}),
+    "longer, many kept": ([TopK(20)], {"length": 65, "width": 24, "dropout": 0.0, "examples": 1}),
+    "longer, with global tokens": ([Banded(5, global_tokens=2)], {"length": 67, "examples": 1, "scale": 2.0}),
+    "longer, with padding": ([Full(), TopK(3)], {"length": 66, "masked": True, "examples": 1}),
 }
 
 
@@ -44,24 +47,29 @@ def test_first_half_against_plain(case):
     check_attention(patterns, **options)
 
 
-@pytest.mark.parametrize(("width", "mlp_width", "dropout"), [(16, 16, 0.1), (24, 40, 0.0), (32, 64, 0.5)])
-def test_whole_model_against_plain(width, mlp_width, dropout, monkeypatch):
-    patterns = [Full(), Banded(5), TopK(36)]
-    model, tokens = population(patterns, length=37, width=width, mlp_width=mlp_width, dropout=dropout)
+@pytest.mark.parametrize(
+    ("length", "width", "mlp_width", "dropout"),
+    [(37, 16, 16, 0.1), (37, 24, 40, 0.0), (37, 32, 64, 0.5), (69, 16, 16, 0.1)],
+)
+def test_whole_model_against_plain(length, width, mlp_width, dropout, monkeypatch):
+    patterns = [Full(), Banded(5), TopK(length - 1)]
+    model, tokens = population(patterns, length=length, width=width, mlp_width=mlp_width, dropout=dropout)
     for name, plain, fused in both(model, tokens, monkeypatch):
         assert (plain - fused).norm() <= 32 * HALF * plain.norm(), name
         assert not plain.equal(fused) or plain.abs().max() == 0, f"{name}: the kernels did not run"
 
 
-def test_compiled_it_is_the_same(monkeypatch):
-    model, tokens = population([Full(), TopK(5)], length=20)
+@pytest.mark.parametrize("length", [20, 70])
+def test_compiled_it_is_the_same(length):
+    model, tokens = population([Full(), TopK(5)], length=length)
     plain = model(tokens, 3)
     model.run_block = torch.compile(run_block, dynamic=False, backend="aot_eager", fullgraph=True)
     assert torch.equal(plain, model(tokens, 3))
 
 
-def test_second_derivatives_are_refused():
-    model, tokens = population([Full()], length=5)
+@pytest.mark.parametrize("length", [5, 65])
+def test_second_derivatives_are_refused(length):
+    model, tokens = population([Full()], length=length)
     weights = list(model.parameters())
     first = torch.autograd.grad(model(tokens, 3).square().sum(), weights, create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivative"):
@@ -76,7 +84,7 @@ def test_second_derivatives_are_refused():
         ([Full()], {"soft_cap": 2.0}),
         ([Full()], {"cosine_scores": True}),
         ([Full()], {"norm": "post"}),
-        ([Full()], {"length": 65}),
+        ([Full()], {"length": 1025}),
         ([Full()], {"width": 80}),
     ],
 )
@@ -94,8 +102,7 @@ def test_weights_that_lie_apart_and_a_step():
     for fused in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             if not fused:
-                patch.setattr(halves, "keeps", lambda *_: None)
-                patch.setattr(halves, "serve_mlp", lambda *_: False)
+                without_kernels(patch)
             small = {"width": 16, "mlp_width": 16, "blocks": 1}
             runs = [
                 paper(

@@ -25,25 +25,29 @@ def high():
     [[Full()], [Full(), Banded(5), BlockLocal(5)], [Banded(9, global_tokens=3), BlockLocal(9, global_tokens=3)]],
     ids=["full", "windows", "global"],
 )
+@pytest.mark.parametrize("length", [48, 600])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_first_half_against_plain(patterns, dropout):
-    check_attention(patterns, 48, width=64, dropout=dropout, examples=25, device="cuda")
+def test_first_half_against_plain(patterns, dropout, length):
+    check_attention(patterns, length, width=64, dropout=dropout, examples=25, device="cuda")
 
 
-def test_first_half_under_a_mask():
-    check_attention([Full(), Full()], 40, width=64, masked=True, examples=25, device="cuda")
+@pytest.mark.parametrize("length", [40, 200])
+def test_first_half_under_a_mask(length):
+    check_attention([Full(), Full()], length, width=64, masked=True, examples=25, device="cuda")
 
 
-def test_top_k_keeps_the_keys_of_the_reference_but_for_rounding():
+@pytest.mark.parametrize("length", [45, 300])
+def test_top_k_keeps_the_keys_of_the_reference_but_for_rounding(length):
     """Rounding of q and k moves scores a little: few keys change places, and outputs hardly move."""
-    model, tokens = population([TopK(5), TopK(9), TopK(20)], length=45, width=64, device="cuda", dropout=0.0)
+    model, tokens = population([TopK(5), TopK(9), TopK(20)], length=length, width=64, device="cuda", dropout=0.0)
     with pytest.MonkeyPatch.context() as patch:
         ((_, plain, fused), *_) = both(model, tokens, patch)
     assert (plain - fused).norm() <= 32 * HALF * plain.norm()
 
 
-def test_whole_model_and_twice_the_same():
-    model, tokens = population([Full(), Banded(5)], length=40, width=64, device="cuda")
+@pytest.mark.parametrize("length", [40, 600])
+def test_whole_model_and_twice_the_same(length):
+    model, tokens = population([Full(), Banded(5)], length=length, width=64, device="cuda")
     with pytest.MonkeyPatch.context() as patch:
         first = both(model, tokens, patch)
         second = both(model, tokens, patch)

@@ -13,6 +13,15 @@ from .tiles import load_rows, place, store_rows
 
 
 @triton.jit
+def unit_for(largest):
+    """The unit that puts the largest entry between 2^14 and 2^15, and its inverse."""
+    # The bits of a power of two are its exponent + 127, shifted; what is smaller than 2^-112 counts as that.
+    exponent = tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 15)
+    unit = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+    return unit, ((268 - exponent) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def to_half(
     x, y, units, x_strides, rows, middle, heads,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -25,11 +34,9 @@ def to_half(
     for start in range(0, rows, BLOCK_M):
         tile = load_rows(x, start + tl.arange(0, BLOCK_M), rows, x_strides[3], WIDTH, BLOCK_D)
         largest = tl.maximum(largest, tl.max(tl.abs(tile), 1))
-    # The bits of a power of two are its exponent + 127, shifted; what is smaller than 2^-112 counts as that.
-    exponent = tl.maximum(tl.max(largest, 0).to(tl.int32, bitcast=True) >> 23, 15)
-    multiplier = ((268 - exponent) << 23).to(tl.float32, bitcast=True)
-    tl.store(units + lead, ((exponent - 14) << 23).to(tl.float32, bitcast=True))
+    unit, inverse = unit_for(tl.max(largest, 0))
+    tl.store(units + lead, unit)
     for start in range(0, rows, BLOCK_M):
         here = start + tl.arange(0, BLOCK_M)
         tile = load_rows(x, here, rows, x_strides[3], WIDTH, BLOCK_D)
-        store_rows(y, here, rows, WIDTH, tile * multiplier, WIDTH, BLOCK_D)
+        store_rows(y, here, rows, WIDTH, tile * inverse, WIDTH, BLOCK_D)

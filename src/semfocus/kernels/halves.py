@@ -18,8 +18,8 @@ from ..patterns.full import Full
 from ..patterns.top_k import TopK
 from ..randomness import Noise
 from ..reference import Problem
-from ..windows import intervals
-from . import INSTALLED, INTERPRETED, highest_precision
+from ..windows import Intervals, intervals
+from . import INSTALLED, INTERPRETED, LONGEST_ROW, highest_precision
 
 #: What fits on chip as a whole: an example, and the maps of a block.
 LONGEST_EXAMPLE, WIDEST = 64, 64
@@ -36,6 +36,17 @@ class Keeps:
     first_global: int
 
 
+@dataclass(frozen=True)
+class Spans:
+    """The same for longer examples, pattern by pattern: members up to ``ends[i]`` have the i-th."""
+
+    windows: Tensor | None  # int32 (4, patterns, t): begin and end of each query's keys, and of each key's queries
+    ends: list[int]
+    budgets: list[int]
+    windowed: list[int]
+    first_global: int
+
+
 def serve_mlp(h: Tensor, hidden: int, activations: Sequence[str]) -> bool:
     """Does one kernel serve the second half of a block on h (m, b, t, d)? It has ReLU, and tensor cores for float32."""
     return _on_chip(h) and max(h.shape[-1], hidden) <= WIDEST and set(activations) == {"relu"}
@@ -43,13 +54,23 @@ def serve_mlp(h: Tensor, hidden: int, activations: Sequence[str]) -> bool:
 
 def keeps(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Keeps | None:
     """What the kernel of the first half must know; None where it cannot serve."""
-    fits = heads == 1 and h.shape[2] <= LONGEST_EXAMPLE and h.shape[3] <= WIDEST
+    fits = h.shape[2] <= LONGEST_EXAMPLE and _serve_attention(h, patterns, heads, masked)
+    return _keeps(tuple(patterns), h.shape[2], h.device) if fits else None
+
+
+def spans(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Spans | None:
+    """What the kernels of the first half must know where examples are longer; None where they cannot serve."""
+    fits = LONGEST_EXAMPLE < h.shape[2] <= LONGEST_ROW and _serve_attention(h, patterns, heads, masked)
+    return _spans(tuple(patterns), h.shape[2], h.device) if fits else None
+
+
+def _serve_attention(h: Tensor, patterns: Runs, heads: int, masked: bool) -> bool:
     known = all(serve_pattern(pattern, masked) for pattern, _, _ in patterns)
-    return _keeps(tuple(patterns), h.shape[2], h.device) if _on_chip(h) and fits and known else None
+    return _on_chip(h) and heads == 1 and h.shape[3] <= WIDEST and known
 
 
 def serve_pattern(pattern: Pattern, masked: bool) -> bool:
-    """Does the kernel of the first half know a pattern? A mask would give each example windows of its own."""
+    """Do the kernels of the first half know a pattern? A mask would give each example windows of its own."""
     known = (Full, TopK) if masked else (Full, TopK, Window)
     return isinstance(pattern, known) and not getattr(pattern, "sinks", 0)
 
@@ -66,8 +87,7 @@ def _keeps(patterns: Runs, tokens: int, device: torch.device) -> Keeps:
     for pattern, start, stop in patterns:
         begin, end = torch.zeros(tokens, dtype=torch.int64), torch.full((tokens,), tokens)
         if isinstance(pattern, Window):
-            like = torch.zeros(1, tokens, 1)
-            found = intervals(Problem(like, like, like, pattern, None, False, 0, 1.0, 0.0, Noise.none(like.device)))
+            found = _intervals(pattern, tokens)
             begin, end, first_global = found.begin, found.end, found.first_global
         rows += [torch.stack([begin, end])] * (stop - start)
         budget = pattern.k if isinstance(pattern, TopK) and pattern.k < tokens else 0
@@ -78,3 +98,27 @@ def _keeps(patterns: Runs, tokens: int, device: torch.device) -> Keeps:
         torch.tensor(budgets, dtype=torch.int32).to(device) if any(budgets) else None,
         first_global,
     )
+
+
+@lru_cache(maxsize=64)
+def _spans(patterns: Runs, tokens: int, device: torch.device) -> Spans:
+    windowed = [int(isinstance(pattern, Window)) for pattern, _, _ in patterns]
+    first_global, rows = tokens, []
+    for pattern, _, _ in patterns:
+        found = _intervals(pattern, tokens) if isinstance(pattern, Window) else None
+        rows.append(
+            torch.zeros(4, tokens) if found is None else torch.stack([found.begin, found.end, *found.reach(tokens)])
+        )
+        first_global = first_global if found is None else found.first_global
+    return Spans(
+        torch.stack(rows, dim=1).to(torch.int32).to(device) if any(windowed) else None,
+        [stop for _, _, stop in patterns],
+        [pattern.k if isinstance(pattern, TopK) and pattern.k < tokens else 0 for pattern, _, _ in patterns],
+        windowed,
+        first_global,
+    )
+
+
+def _intervals(pattern: Window, tokens: int) -> Intervals:
+    like = torch.zeros(1, tokens, 1)
+    return intervals(Problem(like, like, like, pattern, None, False, 0, 1.0, 0.0, Noise.none(like.device)))

@@ -221,8 +221,14 @@ def empty_results(q: Tensor, k: Tensor, dtype: torch.dtype, budget: int) -> tupl
 
 def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Tensor, Tensor]:
     """Output in ``dtype``, log-sum-exp and kept bits, as ``empty_results`` has them."""
+    results = empty_results(x.q, x.k, dtype, options.budget)
+    fill(x, options, *results)
+    return results
+
+
+def fill(x: Inputs, options: Options, out: Tensor, lse: Tensor, words: Tensor) -> None:
+    """Writes the results; ``words`` only under top-k."""
     q, k, v, *units = x
-    out, lse, words = empty_results(q, k, dtype, options.budget)
     into = out.transpose(2, 3)  # (n0, n1, h, t, d)
     sides = (*options.side_inputs(q), *units)
     strides = (q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4], options.mask_strides)
@@ -247,7 +253,6 @@ def forward(x: Inputs, dtype: torch.dtype, options: Options) -> tuple[Tensor, Te
             q, k, v, into, lse, *sides, *options.intervals(q)[:2], *strides, *counts, *options.numbers(),
             *options.window_numbers, WINDOW=options.window is not None, **flags, **shape.schedule(),
         )  # fmt: skip
-    return out, lse, words
 
 
 def backward(

@@ -15,15 +15,15 @@ from .mlp_half_tiles import mlp_backward, mlp_forward
 BLOCK_M, PROGRAMS = 32, 528
 
 
-def parts_of(members: int, tokens: int) -> tuple[int, int]:
+def parts_of(members: int, tokens: int, tile: int = BLOCK_M) -> tuple[int, int]:
     """Into how many parts the tokens of a member are cut for the backward pass, and tokens of a part.
 
     >>> parts_of(20, 1000), parts_of(1000, 1000)
     ((16, 64), (1, 1024))
     """
-    tiles = cdiv(tokens, BLOCK_M)
+    tiles = cdiv(tokens, tile)
     wanted = min(tiles, cdiv(PROGRAMS, members))
-    per_part = cdiv(tiles, wanted) * BLOCK_M
+    per_part = cdiv(tiles, wanted) * tile
     return cdiv(tokens, per_part), per_part
 
 

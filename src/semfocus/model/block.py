@@ -47,7 +47,8 @@ class Settings:
     patterns: tuple[tuple[Pattern, int, int], ...]
     activations: tuple[tuple[str, int, int], ...]
     keeps: halves.Keeps | None = None  # if one kernel serves the attention half
-    fused_mlp: bool = False  # and the other
+    spans: halves.Spans | None = None  # if several do, because examples are long
+    fused_mlp: bool = False  # if one serves the other half
 
     @staticmethod
     def of(configs: Sequence[ModelConfig], patterns: Sequence[Pattern], training: bool) -> Settings:
@@ -69,13 +70,18 @@ class Settings:
         return replace(
             self,
             keeps=halves.keeps(h, self.patterns, self.heads, masked) if plain else None,
+            spans=halves.spans(h, self.patterns, self.heads, masked) if plain else None,
             fused_mlp=halves.serve_mlp(h, mlp_width, [name for name, _, _ in self.activations]),
         )
 
     @property
+    def fused_attention(self) -> bool:
+        return self.keeps is not None or self.spans is not None
+
+    @property
     def fused(self) -> bool:
         """Is there nothing left to compile?"""
-        return self.keeps is not None and self.fused_mlp
+        return self.fused_attention and self.fused_mlp
 
 
 def _runs(values: Sequence[V]) -> tuple[tuple[V, int, int], ...]:
@@ -208,18 +214,26 @@ class Block(nn.Module):
         self, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, eps: float, settings: Settings
     ) -> Tensor:
         """h + dropout(attention(norm(h)))"""
-        keeps = settings.keeps
-        if keeps is None:
+        keeps, spans = settings.keeps, settings.spans
+        if keeps is None and spans is None:
             mixed = self.attention(_norm(h, eps), visible, scales, noise, settings)
             return h + _drop(mixed, noise, ATTENTION_OUT, settings)
-        from ..kernels import attention_half  # noqa: F401 (imports Triton, registers the operator)
+        from ..kernels import attention_half, long_half  # noqa: F401 (import Triton, register the operators)
 
-        weights = (self.qkv.weight, self.qkv.bias, self.output.weight, self.output.bias)
         mask = None if visible is None else visible[:, :, 0, 0]  # (m, b, t)
-        out: Tensor = torch.ops.semfocus.attention_half(
-            h, *weights, scales.flatten(), noise.fresh, mask,
-            keeps.window, keeps.budgets, keeps.first_global, eps, settings.dropout,
-        )[0]  # fmt: skip
+        weights = (self.qkv.weight, self.qkv.bias, self.output.weight, self.output.bias)
+        inputs = (h, *weights, scales.flatten(), noise.fresh, mask)
+        out: Tensor
+        if keeps is not None:
+            out = torch.ops.semfocus.attention_half(
+                *inputs, keeps.window, keeps.budgets, keeps.first_global, eps, settings.dropout
+            )[0]
+        else:
+            assert spans is not None
+            out = torch.ops.semfocus.long_half(
+                *inputs, spans.windows, spans.ends, spans.budgets, spans.windowed, spans.first_global, eps,
+                settings.dropout,
+            )[0]  # fmt: skip
         return out
 
     def _mlp_half(self, h: Tensor, noise: Noise, settings: Settings) -> Tensor:

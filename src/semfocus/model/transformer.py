@@ -149,11 +149,11 @@ class Transformer(nn.Module):
     def implementation(self, member: int, shape: tuple[int, ...], training: bool, compiled: bool = False) -> str:
         """What "auto" chooses for a member whose queries have this shape (members, batch, heads, length, width).
 
-        "block": not only its attention, but what surrounds it as well is one kernel.
+        "block": not only for its attention, but for what surrounds it as well there are kernels.
         """
         like = self.embedding.detach()[0, 0, 0].expand(shape)
         settings = Settings.of(self.configs, self.patterns, training)
-        if settings.for_inputs(like[:, :, 0], self.config.mlp_width, self.config.mask_padding).keeps is not None:
+        if settings.for_inputs(like[:, :, 0], self.config.mlp_width, self.config.mask_padding).fused_attention:
             return "block"
         problem = Problem(
             q=like,
