@@ -10,19 +10,20 @@ import triton
 import triton.language as tl
 
 from .tiles import (
+    DRAWN,
     LIFT,
     LOG2_E,
     UNLIFT,
+    bits_of,
+    dropout_source,
     in_window,
-    kept_bits,
     load_rows,
-    mix,
     padded_rows,
     place,
     seen_keys,
     spare,
+    spared_keys,
     start_of,
-    step_of,
     steps_of,
     steps_over_keys,
     store_rows,
@@ -68,11 +69,9 @@ def backward_queries(
         d_unit = tl.load(d_out_units + lead) * tl.load(v_units + lead // groups)
         result_scale = result_scale * k_unit * d_unit
         scale = scale * tl.load(q_units + lead) * k_unit
-    row_keys = rows[:, None]
-    if DROPOUT:
-        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     at = lead.to(tl.int64) * stride + rows
-    if DROPOUT:
+    if DROPOUT == 1:
         tl.store(hashes + at[:, None], row_keys.to(tl.int32, bitcast=True))
     row_lse = tl.load(lse + lead.to(tl.int64) * queries + rows, mask=rows < queries, other=float("inf")) - lift
     tl.store(levels + at, row_lse)
@@ -100,7 +99,7 @@ def backward_queries(
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
         weights = tl.exp2(scores - row_lse[:, None])
         if CHOSEN:  # the choice was made among the visible keys
-            seen = kept_bits(words, rows, stride, start, keys, True, BLOCK_N)
+            seen = bits_of(words, rows, stride, start, keys, True, BLOCK_N)
         else:
             seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
             if CAUSAL:
@@ -111,7 +110,8 @@ def backward_queries(
         d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION)  # (M, N)
         change = d_weights * (factor * shrink) - row_delta[:, None]
         if DROPOUT:
-            change = tl.where(survives(row_keys, columns[None, :], limit), change, -row_delta[:, None])
+            spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
+            change = tl.where(spared, change, -row_delta[:, None])
         d_scores = weights * change
         acc = tl.dot(d_scores.to(k_tile.dtype), k_tile, acc, input_precision=PRECISION)
     dq += place(dq_strides, lead, middle, heads, 1)
@@ -153,7 +153,7 @@ def backward_keys(
         q_head = q + place(q_strides, lead, middle, heads, 1)
         d_out_head = d_out + place(d_out_strides, lead, middle, heads, 1)
         mask_head = mask + place(mask_strides, lead, middle, heads, 1)
-        words_head = words + lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
+        before = lead.to(tl.int64) * stride * tl.cdiv(keys, 32)  # words of other heads
         head_scale = scale
         if SCALED:
             head_scale = tl.load(scales + lead)
@@ -190,7 +190,7 @@ def backward_keys(
             scores = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION) * (head_scale * LOG2_E)  # (N, M)
             weights = tl.exp2(scores - row_lse[None, :])
             if CHOSEN:
-                seen = kept_bits(words_head, rows, stride, first, keys, False, BLOCK_N)
+                seen = bits_of(words + before, rows, stride, first, keys, False, BLOCK_N)
             else:
                 seen = seen_column
                 if CAUSAL:
@@ -205,8 +205,11 @@ def backward_keys(
             change = d_weights * (factor * step) - row_delta[None, :]
             dropped = weights
             if DROPOUT:
-                row_keys = tl.load(hashes + at).to(tl.uint32, bitcast=True)
-                spared = survives(row_keys[None, :], columns[:, None], limit)
+                if DROPOUT == DRAWN:
+                    spared = bits_of(noise + before, rows, stride, first, keys, False, BLOCK_N)
+                else:
+                    row_keys = tl.load(hashes + at).to(tl.uint32, bitcast=True)
+                    spared = survives(row_keys[None, :], columns[:, None], limit)
                 dropped = spare(weights, spared)
                 change = tl.where(spared, change, -row_delta[None, :])
             dv_head = tl.dot(dropped.to(d_out_tile.dtype), d_out_tile, dv_head, input_precision=PRECISION)

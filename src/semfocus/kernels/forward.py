@@ -13,18 +13,17 @@ from .tiles import (
     LIFT,
     LOG2_E,
     choose,
+    dropout_source,
     in_window,
     load_rows,
-    mix,
     padded_rows,
     place,
     seen_keys,
     spare,
+    spared_keys,
     start_of,
-    step_of,
     steps_over_keys,
     store_rows,
-    survives,
 )
 
 
@@ -72,9 +71,8 @@ def full_forward(
         lift = LIFT
         scale = scale * tl.load(q_units + lead) * tl.load(k_units + lead // groups)
         factor = factor * tl.load(v_units + lead // groups)
-    row_keys = rows[:, None]
-    if DROPOUT:
-        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    stride = padded_rows(queries)
+    noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     peak = tl.full((BLOCK_M,), -float("inf"), tl.float32)
@@ -102,7 +100,8 @@ def full_forward(
         shrink = tl.exp2(peak - lift - anchor)
         total = total * shrink + tl.sum(weights, 1)
         if DROPOUT:
-            weights = tl.where(survives(row_keys, columns[None, :], limit), weights, 0.0)
+            spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
+            weights = tl.where(spared, weights, 0.0)
         v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
         acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION)
         peak = higher
@@ -153,10 +152,8 @@ def top_k_forward(
     peak = tl.max(best, 1)
     lowest, last = choose(row, peak, K, TILES, BLOCK_M, BLOCK_N)
     peak = tl.where(peak == -float("inf"), 0.0, peak * LOG2_E) - lift
-    row_keys = rows[:, None]
-    if DROPOUT:
-        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
     stride = padded_rows(queries)
+    noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     words += lead.to(tl.int64) * stride * words_per_row
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
@@ -171,7 +168,8 @@ def top_k_forward(
         weights = tl.where(kept, tl.exp2(row[i] * LOG2_E - peak[:, None]), 0.0)
         total += tl.sum(weights, 1)
         if DROPOUT:
-            weights = spare(weights, survives(row_keys, columns[None, :], limit))
+            spared = spared_keys(noise, row_keys, rows, stride, i * BLOCK_N, keys, limit, DROPOUT, BLOCK_N)
+            weights = spare(weights, spared)
         v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
         acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
     out += place(out_strides, lead, middle, heads, 1)

@@ -7,18 +7,20 @@ written as (n0, n1, t, h, d), which is what a model's next matrix product wants.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..randomness import dropout_numbers
+from . import LONGEST_ROW
 from .backward import backward_keys, backward_queries
+from .dropout_bits import draw_bits
 from .forward import full_forward, top_k_forward
 from .half import to_half
 from .integers import THREE_PROGRAMS, cdiv, padded
-from .tiles import ROWS
+from .tiles import DRAWN, ROWS
 from .top_few import top_few_forward
 
 #: Keys a word of kept bits holds.
@@ -47,6 +49,7 @@ class Options:
     dropout_p: float
     first_global: int  # keys from here on are in every window
     exact: bool  # float32 products in full precision
+    bits: Tensor | None = None  # int32 (n0, n1, h, words, padded t): dropout's choices, if they were drawn before
 
     def flags(self, x: Inputs) -> dict[str, Any]:
         width = x.q.shape[4]
@@ -55,16 +58,17 @@ class Options:
             "BLOCK_D": padded(width, 16),
             "CAUSAL": self.causal,
             "MASKED": self.mask is not None,
-            "DROPOUT": self.dropout_p > 0,
+            "DROPOUT": 0 if self.dropout_p == 0 else 1 if self.bits is None else DRAWN.value,
             "SCALED": self.scales is not None,
             "HALVED": x.halved,
             "PRECISION": "ieee" if self.exact else "tf32",
         }
 
     def side_inputs(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """mask, noise, scales; ``q`` stands in for those that are absent, and is not read."""
+        """mask, noise or bits, scales; ``q`` stands in for those that are absent, and is not read."""
         mask = q if self.mask is None else self.mask.view(torch.uint8)
-        return mask, q if self.noise is None else self.noise, q if self.scales is None else self.scales
+        noise = self.noise if self.bits is None else self.bits
+        return mask, q if noise is None else noise, q if self.scales is None else self.scales
 
     def intervals(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Begins and ends of the window and of the reach; ``q`` stands in."""
@@ -181,6 +185,26 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     return half, units
 
 
+def empty_bits(q: Tensor, keys: int, dropout_p: float, window: Tensor | None) -> Tensor:
+    """For dropout's choices (n0, n1, h, words, padded t). None where few of them count, or where they would be many."""
+    n0, n1, h, t, _ = q.shape
+    wanted = dropout_p > 0 and window is None and keys <= LONGEST_ROW
+    return q.new_empty((n0, n1, h, words_per_row(keys) if wanted else 0, padded_rows(t)), dtype=torch.int32)
+
+
+def draw(bits: Tensor, noise: Tensor | None, queries: int, keys: int, offset: int, dropout_p: float) -> None:
+    """Fills ``bits``, if there are any, from a key for each (n0, n1, h)."""
+    if bits.numel() > 0:
+        rows = min(128, bits.shape[4])
+        grid = (bits.shape[:3].numel() * cdiv(bits.shape[4], rows),)
+        limit, _ = dropout_numbers(dropout_p)
+        draw_bits[grid](noise, bits, queries, keys, offset, limit, BLOCK_M=rows, num_warps=rows // 32)
+
+
+def with_bits(options: Options, bits: Tensor) -> Options:
+    return replace(options, bits=bits) if bits.numel() > 0 else options
+
+
 class Inputs(NamedTuple):
     """What the kernels multiply: the caller's tensors, or halves of them with their units."""
 
@@ -264,7 +288,8 @@ def backward(
     out, d_out = out.transpose(2, 3), d_out.transpose(2, 3)  # (n0, n1, h, t, d)
     d_out, d_out_units = halves(d_out) if x.halved else (rows_contiguous(d_out), x.q_units)
     delta, levels = lse.new_empty(2, lse.shape[:3].numel(), padded_rows(q.shape[3]))
-    hashes = torch.empty_like(delta, dtype=torch.int32) if options.dropout_p > 0 else delta  # a stand-in, not read
+    draws = options.dropout_p > 0 and options.bits is None
+    hashes = torch.empty_like(delta, dtype=torch.int32) if draws else delta  # a stand-in, not read
     sides = (words, *options.side_inputs(q), *units, d_out_units)
     flags, counts = options.flags(x), sizes(q, k)
     flags |= {"CHOSEN": options.budget > 0, "WINDOW": options.window is not None}

@@ -20,7 +20,7 @@ BLOCK_M = 64
 #: A backward program holds sums of gradients beside its tile.
 FORWARD_WARPS, BACKWARD_WARPS = 4, 8
 
-Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _flags(h: Tensor, warps: int) -> dict[str, Any]:
@@ -28,8 +28,9 @@ def _flags(h: Tensor, warps: int) -> dict[str, Any]:
 
 
 def _runs(
-    qkv: Tensor, units: Tensor, noise: Tensor, head_scales: Tensor, mask: Tensor | None, windows: Tensor | None,
-    ends: list[int], budgets: list[int], windowed: list[int], first_global: int, dropout_p: float,
+    qkv: Tensor, units: Tensor, noise: Tensor, bits: Tensor, head_scales: Tensor, mask: Tensor | None,
+    windows: Tensor | None, ends: list[int], budgets: list[int], windowed: list[int], first_global: int,
+    dropout_p: float,
 ) -> Iterator[tuple[slice, Inputs, Options]]:  # fmt: skip
     """The members of each pattern, what attention's kernels multiply, and their options."""
     start = 0
@@ -47,6 +48,8 @@ def _runs(
             budget=budgets[i], causal=False, offset=0, scale=1.0, dropout_p=dropout_p,
             first_global=first_global, exact=False,
         )  # fmt: skip
+        if not windowed[i]:
+            options = launch.with_bits(options, bits[own])
         yield own, Inputs(q, k, v, of_q, of_k, of_v), options
         start = stop
 
@@ -62,12 +65,12 @@ def long_half(
     Members up to ``ends[i]`` have the i-th pattern: ``budgets[i]`` best keys, or all if it is 0, of ``windows[:, i]``
     int32 (4, runs, t), which are the intervals of each query and each key, if ``windowed[i]``.
 
-    Returns the result, and for the backward pass qkv in halves, their units, attention's dropout keys and scales, its
-    output, log-sum-exp and kept bits.
+    Returns the result, and for the backward pass qkv in halves, their units, attention's dropout keys and bits, its
+    scales, output, log-sum-exp and kept bits.
     """
     h = h.contiguous()
     w, b, w_out, b_out = (by_member(x) for x in (w, b, w_out, b_out))
-    results = out, qkv, units, noise, head_scales, mixed, lse, words = _empty(h, budgets)
+    results = out, qkv, units, noise, bits, head_scales, mixed, lse, words = _empty(h, budgets, windowed, dropout_p)
     members, examples, tokens, _ = h.shape
     flags, n = _flags(h, FORWARD_WARPS), examples * tokens
     facts_of_members[(members,)](
@@ -76,7 +79,8 @@ def long_half(
     )  # fmt: skip
     grid = (members * cdiv(n, BLOCK_M),)
     before_forward[grid](h, w, b, units, qkv, w.stride(0), b.stride(0), members, examples, n, eps, **flags)
-    arguments = (qkv, units, noise, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
+    launch.draw(bits, noise, tokens, tokens, 0, dropout_p)
+    arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
     for own, inputs, options in _runs(*arguments):
         launch.fill(inputs, options, mixed[own], lse[own], words[own])
     after_forward[grid](
@@ -86,14 +90,16 @@ def long_half(
     return results
 
 
-def _empty(h: Tensor, budgets: list[int]) -> Results:
+def _empty(h: Tensor, budgets: list[int], windowed: list[int], dropout_p: float) -> Results:
     m, b, t, d = h.shape
     words = launch.words_per_row(t) if any(budgets) else 0
+    drawn = launch.words_per_row(t) if dropout_p > 0 and not all(windowed) else 0
     return (
         h.new_empty((m, b, t, d)),
         h.new_empty((m, b, t, 3, 1, d), dtype=torch.float16),
         h.new_empty((3, m, b)),
         h.new_empty((m, b), dtype=torch.int32),
+        h.new_empty((m, b, 1, drawn, launch.padded_rows(t)), dtype=torch.int32),
         h.new_empty((m, b)),
         h.new_empty((m, b, t, 1, d)),
         h.new_empty((m, b, 1, t)),
@@ -103,14 +109,16 @@ def _empty(h: Tensor, budgets: list[int]) -> Results:
 
 @long_half.register_fake
 def _(h: Tensor, *rest: Any) -> Results:
-    return _empty(h, rest[9])
+    budgets, windowed, _, _, dropout_p = rest[9:]
+    return _empty(h, budgets, windowed, dropout_p)
 
 
 @torch.library.custom_op("semfocus::long_half_backward", mutates_args=())
 def _backward(
     d_out: Tensor, h: Tensor, w: Tensor, w_out: Tensor, keys: Tensor, mask: Tensor | None, windows: Tensor | None,
-    qkv: Tensor, units: Tensor, noise: Tensor, head_scales: Tensor, mixed: Tensor, lse: Tensor, words: Tensor,
-    ends: list[int], budgets: list[int], windowed: list[int], first_global: int, eps: float, dropout_p: float,
+    qkv: Tensor, units: Tensor, noise: Tensor, bits: Tensor, head_scales: Tensor, mixed: Tensor, lse: Tensor,
+    words: Tensor, ends: list[int], budgets: list[int], windowed: list[int], first_global: int, eps: float,
+    dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dh, and the gradients of the weights of each member in a row: w and b, w_out and b_out."""
     d_out, h = d_out.contiguous(), h.contiguous()
@@ -124,7 +132,7 @@ def _backward(
         d_out, mixed, w_out, keys, d_mixed, outer, w_out.stride(0), n, parts, per_part, *dropout_numbers(dropout_p),
         DROPOUT=dropout_p > 0, **flags,
     )  # fmt: skip
-    arguments = (qkv, units, noise, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
+    arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
     for own, inputs, options in _runs(*arguments):
         into = d_qkv[own].permute(3, 0, 1, 4, 2, 5).unbind(0)
         launch.backward(d_mixed[own], inputs, mixed[own], lse[own], words[own], options, *into)

@@ -85,19 +85,27 @@ def _apart(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 # --- q, k and v apart ---
 
-Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Results:
-    """out, log-sum-exp, kept bits, and halves of q, k, v with their units (empty if there is no need for them)."""
-    inputs = launch.prepare(q, k, v, options.exact)
-    results = launch.forward(inputs, q.dtype, options)
-    return (*results, *(inputs if inputs.halved else _nothing(q)))
+    """out, log-sum-exp, kept bits, dropout's bits, and halves of q, k, v with their units.
+
+    All but the first two are empty if there is no need for them.
+    """
+    inputs, keys = launch.prepare(q, k, v, options.exact), k.shape[3]
+    bits = launch.empty_bits(q, keys, options.dropout_p, options.window)
+    launch.draw(bits, options.noise, q.shape[3], keys, options.offset, options.dropout_p)
+    results = launch.forward(inputs, q.dtype, launch.with_bits(options, bits))
+    return (*results, bits, *(inputs if inputs.halved else _nothing(q)))
 
 
-def _fake(q: Tensor, k: Tensor, v: Tensor, budget: int, exact: bool) -> Results:
-    results = launch.empty_results(q, k, q.dtype, budget)
-    if not launch.is_halved(q, exact):
+def _fake(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Results:
+    results = (
+        *launch.empty_results(q, k, q.dtype, options.budget),
+        launch.empty_bits(q, k.shape[3], options.dropout_p, options.window),
+    )
+    if not launch.is_halved(q, options.exact):
         return (*results, *_nothing(q))
     a, b, c = (x.new_empty(x.shape, dtype=torch.float16) for x in (q, k, v))
     return (*results, a, b, c, q.new_empty(q.shape[:3]), k.new_empty(k.shape[:3]), v.new_empty(v.shape[:3]))
@@ -124,25 +132,26 @@ def _attend(
 
 @_attend.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Results:
-    return _fake(q, k, v, options[5], options[-1])
+    return _fake(q, k, v, Options(*options))
 
 
 @torch.library.custom_op("semfocus::attend_backward", mutates_args=())
 def _attend_backward(
-    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, q_units: Tensor,
-    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
+    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, bits: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    q_units: Tensor, k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
     window: Tensor | None, reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float,
     dropout_p: float, first_global: int, exact: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dq, dk, dv = (x.new_empty(x.shape, dtype=out.dtype) for x in (q, k, v))
     options = Options(mask, noise, scales, window, reach, budget, causal, offset, scale, dropout_p, first_global, exact)
-    launch.backward(d_out, launch.Inputs(q, k, v, q_units, k_units, v_units), out, lse, words, options, dq, dk, dv)
+    inputs, options = launch.Inputs(q, k, v, q_units, k_units, v_units), launch.with_bits(options, bits)
+    launch.backward(d_out, inputs, out, lse, words, options, dq, dk, dv)
     return dq, dk, dv
 
 
 @_attend_backward.register_fake
 def _(
-    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, bits: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (x.new_empty(x.shape, dtype=out.dtype) for x in (q, k, v))
     return dq, dk, dv
@@ -165,13 +174,13 @@ def _attend_packed(
 
 @_attend_packed.register_fake
 def _(qkv: Tensor, *options: Any) -> Results:
-    return _fake(*_apart(qkv), options[5], options[-1])
+    return _fake(*_apart(qkv), Options(*options))
 
 
 @torch.library.custom_op("semfocus::attend_packed_backward", mutates_args=())
 def _attend_packed_backward(
-    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, q: Tensor, k: Tensor, v: Tensor, q_units: Tensor,
-    k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
+    d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, bits: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    q_units: Tensor, k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
     window: Tensor | None, reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float,
     dropout_p: float, first_global: int, exact: bool,
 ) -> Tensor:  # fmt: skip
@@ -179,7 +188,7 @@ def _attend_packed_backward(
     gradient = out.new_empty(m, b, t, 3, h, d)
     options = Options(mask, noise, scales, window, reach, budget, causal, offset, scale, dropout_p, first_global, exact)
     inputs = launch.Inputs(q, k, v, q_units, k_units, v_units)
-    launch.backward(d_out, inputs, out, lse, words, options, *_apart(gradient))
+    launch.backward(d_out, inputs, out, lse, words, launch.with_bits(options, bits), *_apart(gradient))
     return gradient
 
 
@@ -194,8 +203,8 @@ def _(d_out: Tensor, out: Tensor, *rest: Any) -> Tensor:
 
 def _remember(ctx: Any, results: Results, inputs: tuple[Tensor, ...], options: tuple[Any, ...]) -> None:
     """Halves, where there are any, stand for the inputs."""
-    halved = results[6].numel() > 0
-    ctx.save_for_backward(*results[:3], *(results[3:6] if halved else inputs), *results[6:], *options[:5])
+    halved = results[7].numel() > 0
+    ctx.save_for_backward(*results[:4], *(results[4:7] if halved else inputs), *results[7:], *options[:5])
     ctx.packed_inputs, ctx.options = not halved and len(inputs) == 1, options[5:]
     ctx.set_materialize_grads(False)
 
@@ -216,7 +225,7 @@ def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
 def _differentiate_packed(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
     saved = ctx.saved_tensors
     if ctx.packed_inputs:
-        saved = (*saved[:3], *_apart(saved[3]), *saved[4:])
+        saved = (*saved[:4], *_apart(saved[4]), *saved[5:])
     gradient = torch.ops.semfocus.attend_packed_backward(d_out, *saved, *ctx.options)
     return (gradient, *[None] * 12)
 

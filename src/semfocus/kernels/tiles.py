@@ -21,6 +21,8 @@ MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 #: What is known of each row of scores (its kept bits, its log-sum-exp) is stored for a multiple of this many rows:
 #: kernels read it in whole vectors, without asking where the last row is.
 ROWS = tl.constexpr(64)
+#: A kernel's DROPOUT: 0 for none, this where its bits were drawn before (``dropout_bits``), and 1 to draw them itself.
+DRAWN = tl.constexpr(2)
 #: The smallest finite number.
 LEAST = tl.constexpr(-3.4028234663852886e38)
 #: Weights in half precision are computed 2^LIFT times too large: smaller ones keep their digits.
@@ -151,6 +153,25 @@ def survives(row_keys, columns, limit):
 
 
 @triton.jit
+def dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT: tl.constexpr):
+    """Where ``spared_keys`` finds its choice: the lead's bits, and a key for each row (M, 1)."""
+    row_keys = rows[:, None]
+    if DROPOUT == DRAWN:
+        noise += lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
+    elif DROPOUT:
+        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    return noise, row_keys
+
+
+@triton.jit
+def spared_keys(bits, row_keys, rows, stride, start, keys, limit, DROPOUT: tl.constexpr, BLOCK_N: tl.constexpr):
+    """bool (M, N): which weights dropout spares, for the keys from ``start`` on."""
+    if DROPOUT == DRAWN:
+        return bits_of(bits, rows, stride, start, keys, True, BLOCK_N)
+    return survives(row_keys, (start + tl.arange(0, BLOCK_N))[None, :], limit)
+
+
+@triton.jit
 def spare(values, spared):
     """``values`` where ``spared``, else 0, in a form that stays as it is when it is rounded to halves next.
 
@@ -174,8 +195,8 @@ def ones_in(word):
 
 
 @triton.jit
-def kept_bits(words, rows, stride, first, keys, ROWS_DOWN: tl.constexpr, BLOCK_N: tl.constexpr):
-    """bool (M, N), or (N, M) unless ``ROWS_DOWN``: the forward's choice for the keys from ``first`` on.
+def bits_of(words, rows, stride, first, keys, ROWS_DOWN: tl.constexpr, BLOCK_N: tl.constexpr):
+    """bool (M, N), or (N, M) unless ``ROWS_DOWN``: what was chosen before for the keys from ``first`` on.
 
     ``words`` is (words of 32 keys, padded rows), with that ``stride``. Anything may stand beyond the last query.
     """

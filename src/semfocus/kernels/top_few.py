@@ -18,16 +18,15 @@ from .tiles import (
     LIFT,
     LOG2_E,
     MAGNITUDE,
+    dropout_source,
     largest_below,
     load_rows,
-    mix,
     ones_in,
     padded_rows,
     place,
     seen_keys,
     spare,
-    step_of,
-    survives,
+    spared_keys,
 )
 
 
@@ -67,7 +66,7 @@ def kept_keys(scores, columns, lowest, last, TIED: tl.constexpr):
 
 @triton.jit
 def values_of_kept(
-    q_tile, k, v, words, mask, row_keys, rows, stride, keys, lowest, last, peak,
+    q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, lowest, last, peak,
     k_stride, v_stride, mask_stride, scale, offset, limit,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, TIED: tl.constexpr,
@@ -89,7 +88,8 @@ def values_of_kept(
         weights = tl.where(kept, tl.exp2(scores * LOG2_E - peak[:, None]), 0.0)
         totals += weights
         if DROPOUT:
-            weights = spare(weights, survives(row_keys, columns[None, :], limit))
+            spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
+            weights = spare(weights, spared)
         v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D)
         acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
     return acc, tl.sum(totals, 1), count
@@ -182,11 +182,9 @@ def top_few_forward(
         lowest = largest_below(best, lowest, i + 1 if i < LEVELS else LEVELS)
     lowest = tl.maximum(lowest, LEAST)
     peak = tl.where(peak == -float("inf"), 0.0, peak * LOG2_E) - lift
-    row_keys = rows[:, None]
-    if DROPOUT:
-        row_keys = mix(tl.load(noise + lead).to(tl.uint32, bitcast=True) + step_of(rows + offset))[:, None]
+    noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     acc, total, count = values_of_kept(
-        q_tile, k, v, words, mask, row_keys, rows, stride, keys, lowest, rows, peak,
+        q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, lowest, rows, peak,
         k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
         WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, False,
     )  # fmt: skip
@@ -198,7 +196,7 @@ def top_few_forward(
             K, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, PRECISION,
         )  # fmt: skip
         acc, total, count = values_of_kept(
-            q_tile, k, v, words, mask, row_keys, rows, stride, keys, lowest, last, peak,
+            q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, lowest, last, peak,
             k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
             WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, True,
         )  # fmt: skip
