@@ -28,7 +28,39 @@ from .tiles import (
     steps_over_keys,
     store_rows,
     survives,
+    whole_tiles,
 )
+
+
+@triton.jit
+def add_queries_gradient(
+    acc, q_tile, d_out_tile, row_lse, row_delta, k, v, words, mask, noise, row_keys, rows, row_begin, row_end, start,
+    stride, keys, k_stride, v_stride, mask_stride, scale, offset, limit, step, first_global,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, CHOSEN: tl.constexpr, WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """ds k of one more tile of keys."""
+    columns = start + tl.arange(0, BLOCK_N)
+    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D, EDGE)
+    v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D, EDGE)
+    scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
+    weights = tl.exp2(scores - row_lse[:, None])
+    if CHOSEN:  # the choice was made among the visible keys
+        weights = tl.where(bits_of(words, rows, stride, start, keys, True, BLOCK_N), weights, 0.0)
+    elif EDGE:
+        seen = seen_keys(columns, keys, mask, mask_stride, MASKED)[None, :]
+        if CAUSAL:
+            seen = seen & (columns[None, :] <= rows[:, None] + offset)
+        if WINDOW:
+            seen = seen & in_window(row_begin[:, None], row_end[:, None], columns[None, :], first_global)
+        weights = tl.where(seen, weights, 0.0)
+    d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION)  # (M, N)
+    change = d_weights * step - row_delta[:, None]
+    if DROPOUT:
+        spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
+        change = tl.where(spared, change, -row_delta[:, None])
+    d_scores = weights * change
+    return tl.dot(d_scores.to(k_tile.dtype), k_tile, acc, input_precision=PRECISION)
 
 
 @triton.jit(do_not_specialize=["offset", "limit"])
@@ -91,29 +123,23 @@ def backward_queries(
     row_begin, row_end, low, local, tail, count = steps_over_keys(
         begins, ends, lead, rows, queries, keys, end, first_global, every, WINDOW, BLOCK_N
     )
-    for turn in range(0, count):
-        start = start_of(turn, low, local, tail, WINDOW, BLOCK_N)
-        columns = start + tl.arange(0, BLOCK_N)
-        k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
-        v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
-        weights = tl.exp2(scores - row_lse[:, None])
-        if CHOSEN:  # the choice was made among the visible keys
-            seen = bits_of(words, rows, stride, start, keys, True, BLOCK_N)
-        else:
-            seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
-            if CAUSAL:
-                seen = seen & (columns[None, :] <= rows[:, None] + offset)
-            if WINDOW:
-                seen = seen & in_window(row_begin[:, None], row_end[:, None], columns[None, :], first_global)
-        weights = tl.where(seen, weights, 0.0)
-        d_weights = tl.dot(d_out_tile, tl.trans(v_tile), input_precision=PRECISION)  # (M, N)
-        change = d_weights * (factor * shrink) - row_delta[:, None]
-        if DROPOUT:
-            spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
-            change = tl.where(spared, change, -row_delta[:, None])
-        d_scores = weights * change
-        acc = tl.dot(d_scores.to(k_tile.dtype), k_tile, acc, input_precision=PRECISION)
+    whole = tl.minimum(count, keys // BLOCK_N)
+    if not CHOSEN:
+        whole = whole_tiles(keys, CAUSAL or WINDOW, MASKED, BLOCK_N) // BLOCK_N
+    for turn in range(0, whole):
+        acc = add_queries_gradient(
+            acc, q_tile, d_out_tile, row_lse, row_delta, k, v, words, mask, noise, row_keys, rows, row_begin, row_end,
+            start_of(turn, low, local, tail, WINDOW, BLOCK_N), stride, keys,
+            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, factor * shrink, first_global,
+            WIDTH, BLOCK_D, BLOCK_N, CHOSEN, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, False,
+        )  # fmt: skip
+    for turn in range(whole, count):
+        acc = add_queries_gradient(
+            acc, q_tile, d_out_tile, row_lse, row_delta, k, v, words, mask, noise, row_keys, rows, row_begin, row_end,
+            start_of(turn, low, local, tail, WINDOW, BLOCK_N), stride, keys,
+            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, factor * shrink, first_global,
+            WIDTH, BLOCK_D, BLOCK_N, CHOSEN, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, True,
+        )  # fmt: skip
     dq += place(dq_strides, lead, middle, heads, 1)
     store_rows(dq, rows, queries, dq_strides[3], acc * result_scale, WIDTH, BLOCK_D)
 

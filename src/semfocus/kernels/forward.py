@@ -24,6 +24,7 @@ from .tiles import (
     start_of,
     steps_over_keys,
     store_rows,
+    whole_tiles,
 )
 
 
@@ -39,6 +40,38 @@ def finish(
     tl.store(
         lse + rows, tl.where(empty, float("inf"), peak + tl.log2(tl.where(empty, 1.0, total))), mask=rows < queries
     )
+
+
+@triton.jit
+def add_tile(
+    sums, q_tile, k, v, mask, noise, row_keys, rows, row_begin, row_end, start, stride, keys,
+    k_stride, v_stride, mask_stride, scale, offset, limit, lift, first_global,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """The weighted values, largest score and sum of weights of each row, with those of one more tile of keys."""
+    acc, peak, total = sums
+    columns = start + tl.arange(0, BLOCK_N)
+    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D, EDGE)
+    scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
+    if EDGE:
+        seen = seen_keys(columns, keys, mask, mask_stride, MASKED)[None, :]
+        if CAUSAL:
+            seen = seen & (columns[None, :] <= rows[:, None] + offset)
+        if WINDOW:
+            seen = seen & in_window(row_begin[:, None], row_end[:, None], columns[None, :], first_global)
+        scores = tl.where(seen, scores, -float("inf"))
+    higher = tl.maximum(peak, tl.max(scores, 1))
+    anchor = tl.where(higher == -float("inf"), 0.0, higher) - lift  # a row that has seen nothing yet
+    weights = tl.exp2(scores - anchor[:, None])
+    shrink = tl.exp2(peak - lift - anchor)
+    total = total * shrink + tl.sum(weights, 1)
+    if DROPOUT:
+        spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
+        weights = tl.where(spared, weights, 0.0)
+    v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D, EDGE)
+    acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION)
+    return acc, higher, total
 
 
 @triton.jit(do_not_specialize=["offset", "limit"])
@@ -74,37 +107,33 @@ def full_forward(
     stride = padded_rows(queries)
     noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
-    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    peak = tl.full((BLOCK_M,), -float("inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
+    sums = (
+        tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
+        tl.full((BLOCK_M,), -float("inf"), tl.float32),
+        tl.zeros((BLOCK_M,), tl.float32),
+    )
     end = keys
     if CAUSAL:
         end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
     row_begin, row_end, low, local, tail, count = steps_over_keys(
         begins, ends, lead, rows, queries, keys, end, first_global, every, WINDOW, BLOCK_N
     )
-    for turn in range(0, count):
-        start = start_of(turn, low, local, tail, WINDOW, BLOCK_N)
-        columns = start + tl.arange(0, BLOCK_N)
-        k_tile = load_rows(k, columns, keys, k_strides[3], WIDTH, BLOCK_D)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * (scale * LOG2_E)  # (M, N)
-        seen = seen_keys(columns, keys, mask, mask_strides[3], MASKED)[None, :]
-        if CAUSAL:
-            seen = seen & (columns[None, :] <= rows[:, None] + offset)
-        if WINDOW:
-            seen = seen & in_window(row_begin[:, None], row_end[:, None], columns[None, :], first_global)
-        scores = tl.where(seen, scores, -float("inf"))
-        higher = tl.maximum(peak, tl.max(scores, 1))
-        anchor = tl.where(higher == -float("inf"), 0.0, higher) - lift  # a row that has seen nothing yet
-        weights = tl.exp2(scores - anchor[:, None])
-        shrink = tl.exp2(peak - lift - anchor)
-        total = total * shrink + tl.sum(weights, 1)
-        if DROPOUT:
-            spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
-            weights = tl.where(spared, weights, 0.0)
-        v_tile = load_rows(v, columns, keys, v_strides[3], WIDTH, BLOCK_D)
-        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc * shrink[:, None], input_precision=PRECISION)
-        peak = higher
+    whole = whole_tiles(keys, CAUSAL or WINDOW, MASKED, BLOCK_N) // BLOCK_N
+    for turn in range(0, whole):
+        sums = add_tile(
+            sums, q_tile, k, v, mask, noise, row_keys, rows, row_begin, row_end,
+            start_of(turn, low, local, tail, WINDOW, BLOCK_N), stride, keys,
+            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, lift, first_global,
+            WIDTH, BLOCK_D, BLOCK_N, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, False,
+        )  # fmt: skip
+    for turn in range(whole, count):
+        sums = add_tile(
+            sums, q_tile, k, v, mask, noise, row_keys, rows, row_begin, row_end,
+            start_of(turn, low, local, tail, WINDOW, BLOCK_N), stride, keys,
+            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, lift, first_global,
+            WIDTH, BLOCK_D, BLOCK_N, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, True,
+        )  # fmt: skip
+    acc, peak, total = sums
     out += place(out_strides, lead, middle, heads, 1)
     lse += lead.to(tl.int64) * queries
     finish(acc, total, peak - lift, out, lse, rows, queries, out_strides[3], factor, WIDTH, BLOCK_D)

@@ -116,7 +116,7 @@ FEW_REGISTERS_UP_TO = 512
 #: What was fastest on an H200, with tensor cores.
 TILES = {
     "full_forward": Tile(64, 64, 4, 3),
-    "top_few_forward": Tile(64, 32, 4, 3),
+    "top_few_forward": Tile(64, 32, 4, 3, THREE_PROGRAMS),
     "top_k_forward": Tile(16, 128, 4, 1),
     "backward_queries": Tile(64, 32, 4, 3),
     "backward_keys": Tile(32, 64, 4, 3, THREE_PROGRAMS),

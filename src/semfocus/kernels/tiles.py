@@ -52,14 +52,23 @@ def padded_rows(queries):
 
 
 @triton.jit
-def load_rows(start, rows, count, stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
-    """(rows, BLOCK_D) of a matrix with contiguous rows; zeros beyond its ends."""
+def load_rows(start, rows, count, stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, EDGE: tl.constexpr = True):
+    """(rows, BLOCK_D) of a matrix with contiguous rows; zeros beyond its ends. Without an EDGE all rows are inside."""
     columns = tl.arange(0, BLOCK_D)
     pointers = start + rows[:, None] * stride + columns[None, :]
-    inside = rows[:, None] < count
     if WIDTH < BLOCK_D:
-        inside = inside & (columns[None, :] < WIDTH)
-    return tl.load(pointers, mask=inside, other=0.0)
+        return tl.load(pointers, mask=(rows[:, None] < count) & (columns[None, :] < WIDTH), other=0.0)
+    if EDGE:
+        return tl.load(pointers, mask=rows[:, None] < count, other=0.0)
+    return tl.load(pointers)
+
+
+@triton.jit
+def whole_tiles(count, BANDED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Up to where tiles of a row need no look at who sees whom."""
+    if BANDED or MASKED:
+        return count * 0
+    return count // BLOCK * BLOCK
 
 
 @triton.jit

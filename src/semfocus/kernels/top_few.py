@@ -27,6 +27,7 @@ from .tiles import (
     seen_keys,
     spare,
     spared_keys,
+    whole_tiles,
 )
 
 
@@ -34,16 +35,18 @@ from .tiles import (
 def tile_scores(
     q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """(M, N): scores of the keys from ``start`` on, and who sees whom."""
+    """(M, N): scores of the keys from ``start`` on; -inf for those that are not seen, which only an EDGE has."""
     columns = start + tl.arange(0, BLOCK_N)
-    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D)
+    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D, EDGE)
     scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION) * scale
-    seen = seen_keys(columns, keys, mask, mask_stride, MASKED)[None, :]
-    if CAUSAL:
-        seen = seen & (columns[None, :] <= rows[:, None] + offset)
-    return scores, seen
+    if EDGE:
+        seen = seen_keys(columns, keys, mask, mask_stride, MASKED)[None, :]
+        if CAUSAL:
+            seen = seen & (columns[None, :] <= rows[:, None] + offset)
+        scores = tl.where(seen, scores, -float("inf"))
+    return scores
 
 
 @triton.jit
@@ -58,10 +61,37 @@ def insert(best, scores, LEVELS: tl.constexpr):
 
 @triton.jit
 def kept_keys(scores, columns, lowest, last, TIED: tl.constexpr):
-    """bool (M, N): of the visible keys or all."""
+    """bool (M, N); ``lowest`` is finite."""
     if TIED:
         return (scores > lowest[:, None]) | ((scores == lowest[:, None]) & (columns[None, :] <= last[:, None]))
     return scores >= lowest[:, None]
+
+
+@triton.jit
+def add_kept(
+    sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
+    k_stride, v_stride, mask_stride, scale, offset, limit,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, TIED: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """The weighted values, weights and number of kept keys, with those of one more tile; writes its kept bits."""
+    acc, totals, count = sums
+    columns = start + tl.arange(0, BLOCK_N)
+    scores = tile_scores(
+        q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
+        WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, EDGE,
+    )  # fmt: skip
+    kept = kept_keys(scores, columns, lowest, last, TIED)
+    word = tl.sum(tl.where(kept, (1 << tl.arange(0, 32))[None, :], 0), 1)
+    tl.store(words + (start >> 5) * stride + rows, word)
+    weights = tl.where(kept, tl.exp2(scores * LOG2_E - peak[:, None]), 0.0)
+    dropped = weights
+    if DROPOUT:
+        spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
+        dropped = spare(weights, spared)
+    v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D, EDGE)
+    acc = tl.dot(dropped.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
+    return acc, totals + weights, count + ones_in(word)
 
 
 @triton.jit
@@ -72,27 +102,25 @@ def values_of_kept(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, TIED: tl.constexpr,
 ):  # fmt: skip
     """The second pass: weighted sum of values, sum of weights, number of kept keys; writes the kept bits."""
-    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    totals = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    count = tl.zeros((BLOCK_M,), tl.int32)
-    for start in range(0, keys, BLOCK_N):
-        columns = start + tl.arange(0, BLOCK_N)
-        scores, seen = tile_scores(
-            q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
-            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+    sums = (
+        tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
+        tl.zeros((BLOCK_M, BLOCK_N), tl.float32),
+        tl.zeros((BLOCK_M,), tl.int32),
+    )
+    whole = whole_tiles(keys, CAUSAL, MASKED, BLOCK_N)
+    for start in range(0, whole, BLOCK_N):
+        sums = add_kept(
+            sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
+            k_stride, v_stride, mask_stride, scale, offset, limit,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, False,
         )  # fmt: skip
-        kept = kept_keys(scores, columns, lowest, last, TIED) & seen
-        word = tl.sum(tl.where(kept, (1 << tl.arange(0, 32))[None, :], 0), 1)
-        count += ones_in(word)
-        tl.store(words + (start >> 5) * stride + rows, word)
-        weights = tl.where(kept, tl.exp2(scores * LOG2_E - peak[:, None]), 0.0)
-        totals += weights
-        if DROPOUT:
-            spared = spared_keys(noise, row_keys, rows, stride, start, keys, limit, DROPOUT, BLOCK_N)
-            weights = spare(weights, spared)
-        v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D)
-        acc = tl.dot(weights.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
-    return acc, tl.sum(totals, 1), count
+    for start in range(whole, keys, BLOCK_N):
+        sums = add_kept(
+            sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
+            k_stride, v_stride, mask_stride, scale, offset, limit,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, True,
+        )  # fmt: skip
+    return sums[0], tl.sum(sums[1], 1), sums[2]
 
 
 @triton.jit
@@ -109,11 +137,11 @@ def bisect(
         limit = (middle ^ ((middle >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
         counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
         for start in range(0, keys, BLOCK_N):
-            scores, seen = tile_scores(
+            scores = tile_scores(
                 q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
-                WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+                WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, True,
             )  # fmt: skip
-            counts += ((scores >= limit[:, None]) & seen).to(tl.int32)
+            counts += (scores >= limit[:, None]).to(tl.int32)
         enough = tl.sum(counts, 1) >= K
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
@@ -124,11 +152,11 @@ def bisect(
         column = (before + last) >> 1
         counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
         for start in range(0, keys, BLOCK_N):
-            scores, seen = tile_scores(
+            scores = tile_scores(
                 q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
-                WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+                WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, True,
             )  # fmt: skip
-            counts += (kept_keys(scores, start + tl.arange(0, BLOCK_N), lowest, column, True) & seen).to(tl.int32)
+            counts += kept_keys(scores, start + tl.arange(0, BLOCK_N), lowest, column, True).to(tl.int32)
         enough = tl.sum(counts, 1) >= K
         last = tl.where(enough, column, last)
         before = tl.where(enough, before, column)
@@ -170,12 +198,19 @@ def top_few_forward(
     best = ()
     for _ in tl.static_range(LEVELS):
         best = best + (tl.full((BLOCK_M, BLOCK_N), -float("inf"), tl.float32),)  # noqa: RUF005
-    for start in range(0, keys, BLOCK_N):
-        scores, seen = tile_scores(
+    whole = whole_tiles(keys, CAUSAL, MASKED, BLOCK_N)
+    for start in range(0, whole, BLOCK_N):
+        scores = tile_scores(
             q_tile, k, mask, rows, start, keys, k_strides[3], mask_strides[3], scale, offset,
-            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, False,
         )  # fmt: skip
-        best = insert(best, tl.where(seen, scores, -float("inf")), LEVELS)
+        best = insert(best, scores, LEVELS)
+    for start in range(whole, keys, BLOCK_N):
+        scores = tile_scores(
+            q_tile, k, mask, rows, start, keys, k_strides[3], mask_strides[3], scale, offset,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, True,
+        )  # fmt: skip
+        best = insert(best, scores, LEVELS)
     peak = tl.max(best[0], 1)
     lowest = peak
     for i in tl.static_range(1, K):  # the i-th best but one is at most i deep in its slot
