@@ -17,14 +17,17 @@ from .mlp_half import by_member, no_second_derivative, parts_of
 
 #: Tokens of a tile.
 BLOCK_M = 64
-#: A backward program holds sums of gradients beside its tile.
-FORWARD_WARPS, BACKWARD_WARPS = 4, 8
+#: How each kernel is launched: the fastest of those measured on an H200. A program of the last one fills a
+#: multiprocessor with its sums of gradients, so it reads a tile ahead; the others leave room for a second program.
+FORWARD = {"num_warps": 4, "num_stages": 1}
+AFTER_BACKWARD = {"num_warps": 8, "num_stages": 1, "maxnreg": 128}
+BEFORE_BACKWARD = {"num_warps": 8, "num_stages": 2}
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _flags(h: Tensor, warps: int) -> dict[str, Any]:
-    return {"WIDTH": h.shape[-1], "BLOCK_D": padded(h.shape[-1], 16), "BLOCK_M": BLOCK_M, "num_warps": warps}
+def _sizes(h: Tensor) -> dict[str, int]:
+    return {"WIDTH": h.shape[-1], "BLOCK_D": padded(h.shape[-1], 16), "BLOCK_M": BLOCK_M}
 
 
 def _runs(
@@ -72,7 +75,7 @@ def long_half(
     w, b, w_out, b_out = (by_member(x) for x in (w, b, w_out, b_out))
     results = out, qkv, units, noise, bits, head_scales, mixed, lse, words = _empty(h, budgets, windowed, dropout_p)
     members, examples, tokens, _ = h.shape
-    flags, n = _flags(h, FORWARD_WARPS), examples * tokens
+    flags, n = {**_sizes(h), **FORWARD}, examples * tokens
     facts_of_members[(members,)](
         w, b, scales, keys, units, noise, head_scales, w.stride(0), b.stride(0), members, examples,
         WIDTH=flags["WIDTH"], BLOCK_D=flags["BLOCK_D"], BLOCK_B=padded(examples, 16),
@@ -124,19 +127,21 @@ def _backward(
     d_out, h = d_out.contiguous(), h.contiguous()
     w, w_out = by_member(w), by_member(w_out)
     members, examples, tokens, d = h.shape
-    flags, n = _flags(h, BACKWARD_WARPS), examples * tokens
+    sizes, n = _sizes(h), examples * tokens
     parts, per_part = parts_of(members, n, BLOCK_M)
     dh, d_mixed, d_qkv = torch.empty_like(h), torch.empty_like(mixed), torch.empty_like(qkv, dtype=h.dtype)
     inner, outer = h.new_empty((members, parts, 3 * d * d + 3 * d)), h.new_empty((members, parts, d * d + d))
     after_backward[(members * parts,)](
         d_out, mixed, w_out, keys, d_mixed, outer, w_out.stride(0), n, parts, per_part, *dropout_numbers(dropout_p),
-        DROPOUT=dropout_p > 0, **flags,
+        DROPOUT=dropout_p > 0, **sizes, **AFTER_BACKWARD,
     )  # fmt: skip
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
     for own, inputs, options in _runs(*arguments):
         into = d_qkv[own].permute(3, 0, 1, 4, 2, 5).unbind(0)
         launch.backward(d_mixed[own], inputs, mixed[own], lse[own], words[own], options, *into)
-    before_backward[(members * parts,)](h, d_out, d_qkv, w, dh, inner, w.stride(0), n, parts, per_part, eps, **flags)
+    before_backward[(members * parts,)](
+        h, d_out, d_qkv, w, dh, inner, w.stride(0), n, parts, per_part, eps, **sizes, **BEFORE_BACKWARD
+    )
     return dh, inner.sum(1), outer.sum(1)
 
 
