@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from semfocus import TopK, studies
+from semfocus import Banded, Full, TopK, studies
 from semfocus.cli import main
 from semfocus.lab.execute import ask, plan
 from semfocus.lab.losses import log_ratio, reached
@@ -24,7 +24,7 @@ from semfocus.lab.study import Arm
 from semfocus.language.config import LanguageConfig
 from semfocus.language.trainer import LanguageTrainer
 from semfocus.studies import _penn_treebank, language_model
-from semfocus.studies.language_model import BUDGETS, PANEL, SIZES, TUNING, LanguageModel
+from semfocus.studies.language_model import BUDGETS, PANEL, SIZES, TUNING, WIDTHS, LanguageModel
 from semfocus.training.files import append_lines, write_json
 from semfocus.training.protocol import RunConfig
 from semfocus.training.strict import ConfigError, laid_over
@@ -55,7 +55,10 @@ def test_equal_parameters_tokens_and_search_for_every_pattern():
                 (config.optimiser.learning_rate, config.model.attention_scale, config.parameters, config.train)
             )
         assert len(by_pattern) == 2 + len(BUDGETS[size])
-        assert len({frozenset(found) for found in by_pattern.values()}) == 1
+        at_scale_1 = {frozenset(x for x in found if x[1] == 1.0) for found in by_pattern.values()}
+        assert len(at_scale_1) == 1  # every pattern tries the same learning rates
+        assert by_pattern[Full()] == by_pattern[TopK(BUDGETS[size][0])] > by_pattern[Banded(WIDTHS[size])]
+        assert {arm.config.train.tokens for arm in arms} == {SIZES[size]["train"]["tokens"]}  # as long as reported runs
         assert len({config.parameters for config in (arm.config for arm in arms)}) == 1
     assert {TopK(k) for k in (5, 16, 64, 256)} < {arm.config.pattern for arm in STUDY.runs("small")}
 

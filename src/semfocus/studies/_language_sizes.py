@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-#: A tuning run is so many times shorter than a reported one, with a schedule of its own.
-SHORTER = {"smoke": 2, "quick": 1, "small": 2}
-RATES = {"smoke": (3e-3, 6e-3), "quick": (5e-3, 1e-2, 2e-2), "small": (1e-3, 3e-3)}
+#: Tried by every pattern.
+RATES = {"smoke": (3e-3, 6e-3), "quick": (5e-3, 1e-2, 2e-2), "small": (1e-3, 2e-3, 4e-3, 8e-3)}
+#: Tried with each of them by full attention and the top-k the claims are about.
 SCALES = {"smoke": (1.0, 2.0), "quick": (1.0, 2.0, 4.0), "small": (1.0, 2.0, 4.0)}
 #: The first k is the one the claims are about.
 BUDGETS = {"smoke": (5,), "quick": (16, 5), "small": (16, 5, 64, 256)}
@@ -23,9 +23,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "train": {"tokens": 163_840, "batch": 16, "epochs": 10, "heldout": 8_192, "diagnose": 8},
     },
     # 11.1 million parameters (8 x 12 x 320^2, 4,096 x 320) and 12.1 million tokens: 8e14 operations a run, and about as
-    # much time again in memory traffic. At 1.5 to 2 million tokens a second a run takes 6 to 8 s on an H200, a tuning
-    # run half of that; at most 8 different arms x 6 seeds + 36 / 2 make 66 runs' worth: 7 to 9 minutes, and one more to
-    # cut the text into tokens.
+    # much time again in memory traffic: 5 to 7 s of training on an H200, and 1.5 s of evaluation and diagnostics. 40
+    # tuning runs and at most 9 different arms x 6 seeds: 10 to 13 minutes, and one more to cut the text into tokens.
     "small": {
         "text": {"megabytes": 64.0, "tokenizer": "bpe", "vocabulary": 4096},
         "model": {"width": 320, "blocks": 8, "heads": 5, "context": 512},
@@ -34,4 +33,4 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 #: Sizes whose runs must see at least as many tokens as they have parameters.
-ENOUGH_TOKENS = ("small",)  # tuning runs, which are not reported, need not
+ENOUGH_TOKENS = ("small",)
