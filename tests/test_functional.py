@@ -275,3 +275,27 @@ def test_explain_says_what_auto_does_and_why():
     state = torch.get_rng_state()
     semfocus.explain(q, k, v, semfocus.RandomK(3), dropout_p=0.5)
     assert torch.equal(state, torch.get_rng_state())  # nothing was drawn
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), Banded(3)], ids=lambda p: p.label)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1), (2, 1, 1, 1), (2, 4, 1, 1)])
+def test_a_mask_with_one_entry_for_all_keys(pattern, shape):
+    mask = torch.arange(max(1, torch.Size(shape).numel())).view(shape) % 2 == 0
+    q, k, v = draw(300, 300)
+    out = attention(q, k, v, pattern, attn_mask=mask)
+    wide = mask.expand(2, 4, 300, 300)
+    expect_same(out, attention(q, k, v, pattern, attn_mask=wide, implementation="reference"), [q, k, v])
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), Banded(3)], ids=lambda p: p.label)
+def test_the_dtype_of_the_query_under_autocast_too(pattern):
+    q, k, v = draw(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention(q, k, v, pattern).dtype == torch.float32
+        assert attention(q, k, v, pattern, attn_mask=torch.ones(7, 7)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), Banded(3)], ids=lambda p: p.label)
+def test_shapes_alone(pattern):
+    q, k, v = (x.to("meta") for x in draw())
+    assert attention(q, k, v, pattern).shape == q.shape

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from semfocus import Banded, Full, PositionalTopK, TopK, attention, explain, gathered, reference
+from semfocus import Banded, BottomK, Full, PositionalTopK, TopK, attention, explain, gathered, reference
 from test_windows import CALLS, differentiate, draw, expect_equal
 
 PATTERNS = [TopK(1), TopK(5), TopK(64), TopK(5, sinks=2), PositionalTopK(3), Banded(5)]
@@ -66,3 +66,33 @@ def test_auto_takes_it_for_long_inputs():
     assert explain(x, x, x, TopK(5)).choice == "gathered"
     assert explain(x, x, x, TopK(100)).choice == "reference"
     assert explain(x, x, x, TopK(5), dropout_p=0.1).choice == "reference"
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 1, 0, 3)])
+def test_heads_that_lie_any_way_in_memory(axes):
+    """As models have them: (b, t, h, d) transposed."""
+    inverse = [axes.index(i) for i in range(4)]
+    shape = [(2, 3, 600, 4)[i] for i in axes]
+    x = [torch.randn(shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in range(3)]
+    q, k, v = (y.permute(inverse).detach().requires_grad_() for y in x)
+    found = {}
+    for implementation in ("gathered", "reference"):
+        out = attention(q, k, v, TopK(4), implementation=implementation)
+        found[implementation] = [out, *torch.autograd.grad(out.square().sum(), (q, k, v))]
+    for ours, theirs in zip(*found.values(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("keys", [16, 100, 600])
+@pytest.mark.parametrize("pattern", [TopK(1), TopK(4), TopK(4, sinks=1), BottomK(4)], ids=lambda p: p.label)
+def test_nan_is_never_hidden(pattern, keys):
+    """Where a score is NaN the output is, as in full attention."""
+    for which in (0, 1):
+        q, k, v = torch.randn(3, 1, 1, keys, 8, generator=torch.Generator().manual_seed(0)).unbind(0)
+        (q, k)[which][0, 0, keys - 1] = torch.nan
+        wanted = attention(q, k, v, Full(), implementation="reference").isnan()
+        for implementation in ("reference", "chunked", "gathered", "auto"):
+            assert torch.equal(attention(q, k, v, pattern, implementation=implementation).isnan(), wanted)
+    q, k, v = torch.full((3, 1, 1, keys, 8), torch.nan).unbind(0)
+    for implementation in ("reference", "chunked", "gathered", "auto"):
+        assert attention(q, k, v, pattern, implementation=implementation).isnan().all()

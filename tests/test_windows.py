@@ -21,7 +21,7 @@ def draw(pattern, t, s, causal=False, offset=0, mask=None, kv_heads=2, dtype=tor
     g = torch.Generator().manual_seed(t + s)
     shapes = ((2, 2, t, 8), (2, kv_heads, s, 8), (2, kv_heads, s, 9))
     q, k, v = (torch.randn(shape, generator=g, dtype=dtype).requires_grad_() for shape in shapes)
-    return functional._problem(q, k, v, pattern, mask, 0.0, causal, None, kv_heads != 2, offset, None, draws=False)
+    return functional.problem_of(q, k, v, pattern, mask, 0.0, causal, None, kv_heads != 2, offset, None, draws=False)
 
 
 def differentiate(attend, p):

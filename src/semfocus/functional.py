@@ -105,7 +105,7 @@ def attention(
         torch.Size([2, 4, 16, 8])
     """
     check_options(pattern, dropout_p, scale, generator, implementation)
-    problem = _problem(
+    problem = problem_of(
         query, key, value, pattern, attn_mask, dropout_p, is_causal, scale, enable_gqa, query_offset, generator
     )
     out, weights = attend(problem, implementation, return_weights)
@@ -115,7 +115,7 @@ def attention(
     return out
 
 
-def _problem(
+def problem_of(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -135,6 +135,7 @@ def _problem(
     pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
     if attn_mask is not None:
         check_mask(attn_mask, (*query.shape[:-1], key.shape[-2]), query.device)
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-1], key.shape[-2])  # one entry for all keys: a view
     needs_noise = draws and (dropout_p > 0 or pattern.random)
     return Problem(
         q=query,
@@ -187,7 +188,7 @@ def explain(
     'cannot serve: the pattern is top_k(k=5), and it knows full attention only'
     """
     check_options(pattern, dropout_p, scale, None, "auto")
-    problem = _problem(
+    problem = problem_of(
         query, key, value, pattern, attn_mask, dropout_p, is_causal, scale, enable_gqa, query_offset, None, draws=False
     )
     choice = choose(problem, return_weights)
@@ -289,10 +290,12 @@ def _sdpa(p: Problem) -> Tensor:
     # PyTorch's causal kernels know an offset of zero only; an offset behind all keys hides none of them.
     sees_all = not p.is_causal or p.query_offset >= p.k.shape[-2] - 1
     if p.mask is None and (sees_all or p.query_offset == 0):
-        return F.scaled_dot_product_attention(q, p.k, p.v, is_causal=not sees_all, scale=scale, enable_gqa=gqa)
+        out = F.scaled_dot_product_attention(q, p.k, p.v, is_causal=not sees_all, scale=scale, enable_gqa=gqa)
+        return out.to(p.q.dtype)  # under autocast it is the reduced one
     visible = p.visible()
     seen = visible.any(-1, keepdim=True)  # (..., t, 1)
     mask = visible | ~seen  # a row that sees nothing is computed over everything and then set to zero
     if p.bias is not None:
         mask = p.bias.to(q.dtype).masked_fill(~visible, -torch.inf).masked_fill(~seen, 0.0)
-    return F.scaled_dot_product_attention(q, p.k, p.v, attn_mask=mask, scale=scale, enable_gqa=gqa) * seen
+    out = F.scaled_dot_product_attention(q, p.k, p.v, attn_mask=mask, scale=scale, enable_gqa=gqa) * seen
+    return out.to(p.q.dtype)

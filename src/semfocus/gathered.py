@@ -77,7 +77,7 @@ def _best(scores: Tensor, size: int) -> tuple[Tensor, Tensor] | None:
         return None
     maxima = torch.unflatten(scores[..., : rounds * groups], -1, (rounds, groups)).amax(-2)
     bound = maxima.topk(size, -1).values[..., -1:].clamp(min=torch.finfo(scores.dtype).min)
-    candidates = scores >= bound  # (..., t, s)
+    candidates = ~(scores < bound)  # (..., t, s); NaN is one too, so that it is seen in the result
     counts = candidates.sum(-1).flatten()
     most = int(counts.max())
     if most > 4 * size + 64:
@@ -96,7 +96,7 @@ def _best(scores: Tensor, size: int) -> tuple[Tensor, Tensor] | None:
 
 
 def _weighted(scores: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    there = scores > -torch.inf
+    there = scores != -torch.inf
     peak = scores[..., :1].clamp(min=torch.finfo(scores.dtype).min)  # topk sorts
     weights = torch.exp(scores - peak).masked_fill(~there, 0.0)
     total = weights.sum(-1, keepdim=True)
@@ -125,7 +125,7 @@ class _Gathered(torch.autograd.Function):
         p: Problem = ctx.problem
         wide_k, wide_v = (x.to(p.dtype) for x in repeat_heads(p))
         d_out, scaled = d_out.to(p.dtype), q.to(p.dtype) * p.scale
-        dk, dv = torch.zeros_like(wide_k), torch.zeros_like(wide_v)
+        dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (wide_k, wide_v))
         d_weights = torch.empty_like(weights)
         pieces = _pieces(keys)
         for rows in pieces:

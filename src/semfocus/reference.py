@@ -91,7 +91,8 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def autocasting(problem: Problem) -> bool:
-    return torch.is_autocast_enabled(problem.q.device.type)
+    device = problem.q.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def _attend(p: Problem) -> tuple[Tensor, Tensor]:

@@ -64,9 +64,9 @@ def intervals(p: Problem) -> Intervals:
     """From windows of ranks among the visible keys to intervals of positions.
 
     >>> from semfocus import Banded
-    >>> from semfocus.functional import _problem
+    >>> from semfocus.functional import problem_of
     >>> x = torch.zeros(1, 6, 4)
-    >>> found = intervals(_problem(x, x, x, Banded(3), None, 0.0, False, None, False, 0, None))
+    >>> found = intervals(problem_of(x, x, x, Banded(3), None, 0.0, False, None, False, 0, None))
     >>> found.begin.tolist(), found.end.tolist()
     ([0, 0, 1, 2, 3, 3], [3, 3, 4, 5, 6, 6])
     """

@@ -3,6 +3,7 @@
 import copy
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 import semfocus
 from semfocus import Full, ModelConfig, RandomK, TopK, Transformer, functional
 from semfocus.diagnosis.watch import Call, watching
+from semfocus.diagnostics import Probe
 from semfocus.nn import focus, unfocus
 
 pytestmark = [
@@ -232,6 +234,7 @@ def test_chunks_do_not_change_the_numbers(monkeypatch):
 def test_a_sample_of_queries_is_spread_over_chunks(monkeypatch):
     monkeypatch.setattr("semfocus.diagnosis.measure.CHUNK_ELEMENTS", 100 * 7)
     monkeypatch.setattr("semfocus.diagnosis.measure.SAMPLED", 20)
+    monkeypatch.setattr("semfocus.diagnosis.measure.POSITIONS", 4)
     model = Transformer(ModelConfig(vocabulary=5, classes=2, width=8, mlp_width=8, blocks=1), Full())
     tokens = torch.randint(0, 5, (1, 100))
     calls = []
@@ -240,3 +243,16 @@ def test_a_sample_of_queries_is_spread_over_chunks(monkeypatch):
     found = semfocus.diagnosis.measure.measure(calls[0].problem, [4], None)
     assert found.values["delta_s"].shape == (1, 100)
     assert found.sampled["delta_s"].tolist() == [found.values["delta_s"][0, ::5].tolist()]
+
+
+@pytest.mark.parametrize("batch", [1, 30, 600])
+def test_a_sample_of_a_large_batch_has_all_positions(batch):
+    q, k = torch.randn(2, batch, 2, 20, 4).unbind(0)
+    problem = Probe.of(q, k, is_causal=True).problems[0]
+    found = semfocus.diagnosis.measure.measure(problem, [4], None)
+    keys = found.values["keys"].reshape(2, batch, 20)  # of a causal query: its position + 1
+    sample = found.sampled["keys"]
+    assert set(sample[0].tolist()) == set(keys[0, 0].tolist())
+    counts = np.unique(sample[0], return_counts=True)[1]
+    assert counts.min() == counts.max()
+    assert min(batch * 20, 512) <= sample.shape[1] <= 640

@@ -246,9 +246,15 @@ def test_inputs_of_a_tokenizer():
 def test_queries_that_see_nothing_are_left_out():
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 4, 8)
     hidden = torch.ones(2, 4, dtype=torch.bool)
-    with pytest.raises(ValueError, match="has no attention that diagnose can see"):
+    with pytest.raises(ValueError, match="has no query that sees a key"):
         semfocus.diagnose(layer, {"query": x, "key": x, "value": x, "key_padding_mask": hidden})
     hidden[0] = False
     found = semfocus.diagnose(layer, {"query": x, "key": x, "value": x, "key_padding_mask": hidden}, ks=(2,))
     assert isinstance(found, Diagnosis)
     assert found.layers[0]["queries"] == 2 * 4
+
+
+def test_an_empty_batch_is_called_that():
+    layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=8, batch_first=True)
+    with pytest.raises(ValueError, match="called without queries or keys"):
+        semfocus.diagnose(layer, torch.randn(0, 5, 8))

@@ -262,3 +262,28 @@ def test_a_population_s_probes_equal_single_ones(model, tokens):
     for member in (0, 1):
         single = Probe.of_model(model, tokens, member=member)
         assert pooled("dispersion", both[member]) == pooled("dispersion", single)
+
+
+def test_a_probe_takes_arguments_as_attention_does():
+    q, k = torch.randn(2, 2, 4, 12, 8)
+    for offset in (0, 9):
+        probe = Probe.of(q[..., :3, :], k, Full(), is_causal=True, query_offset=offset)
+        options = {"is_causal": True, "query_offset": offset, "return_weights": True}
+        wanted = semfocus.attention(q[..., :3, :], k, k, Full(), **options)[1]
+        torch.testing.assert_close(next(iter(probe.rows(0))).weights, wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"attn_mask": torch.ones(2, 1, 1, 12, dtype=torch.long)}, "attn_mask is torch.int64"),
+        ({"attn_mask": torch.ones(5, dtype=torch.bool)}, "attn_mask has shape"),
+        ({"pattern": "top_k"}, "pattern is 'top_k'"),
+        ({"key": torch.randn(1, 4, 12, 8)}, "key has shape"),
+        ({"key": torch.randn(2, 3, 12, 8)}, "key has 3 heads"),
+    ],
+)
+def test_what_a_probe_refuses(change, words):
+    q, k = torch.randn(2, 2, 4, 12, 8)
+    with pytest.raises(ValueError, match=words):
+        Probe.of(**{"query": q, "key": k} | change)

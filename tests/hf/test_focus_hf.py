@@ -1,6 +1,8 @@
 """focus and unfocus on Hugging Face models."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -178,3 +180,20 @@ def test_learned_sinks_are_refused_by_name():
     focus(model, TopK(2))
     with pytest.raises(ValueError, match="GptOssAttention passes s_aux to its attention"):
         model(tokens())
+
+
+def test_a_focused_model_works_in_the_process_that_loads_it(tmp_path):
+    model = make("llama", "sdpa").eval()
+    focus(model, TopK(2))
+    torch.save({"model": model, "tokens": tokens(), "logits": logits("llama", model, tokens())}, tmp_path / "model.pt")
+    code = """
+import sys, torch
+found = torch.load(sys.argv[1], weights_only=False)
+with torch.no_grad():
+    out = found["model"](found["tokens"]).logits
+torch.testing.assert_close(out, found["logits"])
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "model.pt"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    unfocus(model)
+    assert not any("semfocus" in name for module in model.modules() for name in vars(module))

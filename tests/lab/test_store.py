@@ -62,13 +62,15 @@ def test_running_again_repeats_nothing(tmp_path):
     assert len(Results(first.store, first.store.manifest("smoke")).arms[0].runs) == 2  # and its page stays its own
 
 
-def test_a_trained_model_comes_back(tmp_path):
+def test_a_trained_model_comes_back(tmp_path, monkeypatch):
     found = smoke(tmp_path, overrides=["train.epochs=1"])
     run = found.arms[-1].runs[0]
     model = semfocus.load_run(run.directory.path)
     logits = model(semfocus.tasks.get("even_pairs").sample(__import__("numpy").random.default_rng(0), 4, 8).tokens)
     assert logits.shape == (1, 4, 1, 2)
     assert not model.training
+    monkeypatch.chdir(run.directory.path)
+    assert semfocus.load_run(".").patterns == model.patterns
     with pytest.raises(StorageError, match="no run directory"):
         semfocus.load_run(tmp_path)
     (run.directory.path / "weights.safetensors").unlink()

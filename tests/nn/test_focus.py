@@ -6,6 +6,7 @@ import gc
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 
 import semfocus
 from semfocus import Banded, Full, TopK
@@ -294,3 +295,23 @@ def test_what_cannot_be_focused_is_refused_by_name():
     assert type(model[0]) is nn.MultiheadAttention  # nothing was changed
     with pytest.raises(ValueError, match="add_zero_attn is True"):
         focus(nn.MultiheadAttention(WIDTH, 2, add_zero_attn=True), Banded(3))
+
+
+def test_unfocus_does_not_lose_what_was_put_on_afterwards():
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True, dropout=0.0)
+    before = layer(batch())
+    focus(layer, TopK(2))
+    parametrizations.weight_norm(layer.self_attn, "in_proj_weight")
+    focused = layer(batch())
+    with pytest.raises(ValueError, match="self_attn became a ParametrizedMultiheadAttention after it was focused"):
+        unfocus(layer)
+    torch.testing.assert_close(layer(batch()), focused, atol=0, rtol=0)
+    parametrize.remove_parametrizations(layer.self_attn, "in_proj_weight")
+    assert unfocus(layer) == ("self_attn",)
+    torch.testing.assert_close(layer(batch()), before)
+
+
+@pytest.mark.parametrize("wrong", [TopK(1), "0.1", 1.5, None])
+def test_dropout_is_a_number(wrong):
+    with pytest.raises(ValueError, match=r"dropout is .*; it must be a number in"):
+        MultiheadAttention(8, 2, wrong)

@@ -153,3 +153,13 @@ def test_lambda_bounds_hold_for_fixed_masks(seed, size, banded):
     )
     moved = np.linalg.norm(out - out2, axis=0).sum()
     assert moved <= bound * np.linalg.norm(x - x2, axis=0).sum() + 1e-12
+
+
+def test_a_negative_separation_is_not_that_of_the_best_keys():
+    for bound in (
+        lambda s: xi_h(0.0, 4, s),
+        lambda s: w_comparison(3.0, 1.0, s),
+        lambda s: x_comparison(3.0, 1.0, s, 1.0),
+    ):
+        with pytest.raises(ValueError, match=r"separation is -0.5; that of the k best keys is at least 0"):
+            bound(np.array([1.0, -0.5]))

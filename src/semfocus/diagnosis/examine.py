@@ -68,6 +68,8 @@ def diagnose(
             error.add_note(f"raised while diagnose called {_call(model, arguments, named)}")
             raise
     if not seen.rows:
+        if seen.notes:
+            raise ValueError(f"there is nothing to diagnose in {type(model).__name__}: {' '.join(seen.notes)}")
         left_out = f" ({', '.join(watch.left_out)} cannot be watched)" if watch.left_out else ""
         raise ValueError(
             f"{type(model).__name__} has no attention that diagnose can see{left_out}; it sees {SUPPORTED}"

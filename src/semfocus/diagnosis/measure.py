@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from ..theory import xi_h, xi_s
 CHUNK_ELEMENTS = 2**21
 #: What needs the weights under every k, and what is pooled over layers, is measured on about so many queries a head.
 SAMPLED = 512
+#: A large batch is sampled by examples first, so that each still has so many queries, from its first to its last.
+POSITIONS = 32
 #: Gaussian noise on the scores, for the measured stability.
 NOISE = 0.01
 
@@ -48,7 +51,7 @@ def measure(problem: Problem, ks: Sequence[int], real: Tensor | None) -> LayerVa
     problem = replace(problem, pattern=Full(), packed=None)
     queries, per_row = problem.q.shape[-2], problem.q.shape[:-2].numel() * problem.k.shape[-2]
     chunk = max(1, min(1024, CHUNK_ELEMENTS // max(per_row, 1)))
-    every = -(-problem.q.shape[:-3].numel() * queries // SAMPLED)
+    examples, every = _steps(problem)
     generator = torch.Generator(problem.q.device).manual_seed(0)
     values: list[dict[str, Values]] = []
     sampled: list[dict[str, Values]] = []
@@ -57,22 +60,30 @@ def measure(problem: Problem, ks: Sequence[int], real: Tensor | None) -> LayerVa
         stop = min(start + chunk, queries)
         rows = Rows(problem.rows(start, stop))
         counted = rows.seen if real is None else rows.seen & real[..., start:stop]  # (..., h, c)
-        some = slice(-start % every, None, every)
+        some: tuple[Any, ...] = (*examples, ..., slice(-start % every, None, every))  # of (..., h, c)
         kept = {}  # of the sampled queries
         for k in ks:
             chosen = keep_best(rows.scores, rows.visible, k)
             degrees[k] = degrees[k] + (chosen & counted[..., None]).sum(-2)
-            kept[k] = chosen[..., some, :].clone()
+            kept[k] = chosen[(*some, slice(None))].clone()
         found = _of_every_query(rows, ks)
         values.append(_flat(found, counted))
-        found = {name: value[..., some] for name, value in found.items()}
+        found = {name: value[some] for name, value in found.items()}
         found |= _of_sampled_queries(rows, kept, some, generator)
-        sampled.append(_flat(found, counted[..., some]))
+        sampled.append(_flat(found, counted[some]))
     joined = _joined(values)
     # A key's in-degree belongs to one example; per head the largest of all examples counts.
     largest = {k: _heads_first(degree).amax(1).double().cpu().numpy() for k, degree in degrees.items()}
     most = int(np.nan_to_num(joined["keys"]).max(initial=0))
     return LayerValues(_with_bounds(joined, ks), _joined(sampled), largest, most)
+
+
+def _steps(problem: Problem) -> tuple[tuple[slice, ...], int]:
+    """Which examples are sampled, as an index of the first axis (none without a batch), and every which query."""
+    batch, queries = problem.q.shape[:-3], problem.q.shape[-2]
+    every = max(1, queries // max(POSITIONS, SAMPLED // max(batch.numel(), 1)))
+    enough = -(-SAMPLED // max(1, queries // every))
+    return ((slice(None, None, max(1, batch.numel() // enough)),) if batch else ()), every
 
 
 def _of_every_query(rows: Rows, ks: Sequence[int]) -> dict[str, Tensor]:
@@ -104,10 +115,10 @@ def _of_every_query(rows: Rows, ks: Sequence[int]) -> dict[str, Tensor]:
 
 
 def _of_sampled_queries(
-    rows: Rows, kept: dict[int, Tensor], some: slice, generator: torch.Generator
+    rows: Rows, kept: dict[int, Tensor], some: tuple[Any, ...], generator: torch.Generator
 ) -> dict[str, Tensor]:
     """Entropy, effective support and measured stability, of full attention (no suffix) and of top-k (``_k``)."""
-    scores, visible = rows.scores[..., some, :], rows.visible[..., some, :]
+    scores, visible = (x[(*some, slice(None))] for x in (rows.scores, rows.visible))
     noise = torch.randn(scores.shape, generator=generator, dtype=scores.dtype, device=scores.device)
     step = NOISE * noise.masked_fill(~visible, 0.0)
     found: dict[str, Tensor] = {}

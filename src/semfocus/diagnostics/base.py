@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._checks import check_options
 from ..chunked import rows_per_chunk
+from ..functional import problem_of
 from ..patterns.base import Pattern
 from ..patterns.full import Full
-from ..randomness import Noise
 from ..reference import Problem, kept_keys, masked_softmax, raw_scores, repeat_heads
 from ..registry import snake_case
 
@@ -79,25 +80,18 @@ class Probe:
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
         scale: float | None = None,
+        query_offset: int = 0,
     ) -> Probe:
-        """A probe of queries (..., h, t, d) and keys (..., h or fewer, s, d) of anybody's module."""
-        if query.ndim < 3 or key.ndim != query.ndim or key.shape[-1] != query.shape[-1]:
-            raise ValueError(
-                f"query is {tuple(query.shape)} and key {tuple(key.shape)}; they must be (..., heads, length, width)"
-            )
-        problem = Problem(
-            q=query.detach(),
-            k=key.detach(),
-            v=key.detach(),
-            pattern=Full() if pattern is None else pattern,
-            mask=attn_mask,
-            is_causal=is_causal,
-            query_offset=key.shape[-2] - query.shape[-2] if is_causal else 0,
-            scale=query.shape[-1] ** -0.5 if scale is None else scale,
-            dropout_p=0.0,
-            noise=Noise.none(query.device),
+        """A probe of queries (..., h, t, d) and keys (..., h or fewer, s, d) of anybody's module.
+
+        The arguments mean what they mean to ``semfocus.attention``, and are checked alike.
+        """
+        pattern = Full() if pattern is None else pattern
+        check_options(pattern, 0.0, scale, None, "auto")
+        problem = problem_of(
+            query, key, key, pattern, attn_mask, 0.0, is_causal, scale, True, query_offset, None, draws=False
         )
-        return Probe((problem,))
+        return Probe((replace(problem, q=query.detach(), k=key.detach(), v=key.detach()),))
 
     @staticmethod
     def of_model(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -19,6 +19,8 @@ from .reach import is_stranger, uses_interface
 
 #: Where a model remembers its configs and the implementations they had.
 WAS = "_semfocus_was"
+#: Where it carries what registers our implementation in another process that loads it.
+REGISTERED = "_semfocus_registered"
 CROSS_NAME = re.compile(r"cross|encdec|enc_dec|encoder_att", re.IGNORECASE)
 
 
@@ -57,6 +59,19 @@ def focus(model: nn.Module, modules: dict[str, nn.Module], picked: set[str], pat
         vars(module)[PATTERN] = pattern if name in picked else _present_pattern(module)
     for top in outermost(model):
         _own_configs(top)
+        vars(top)[REGISTERED] = Registered()
+
+
+class Registered:
+    """To load it is to register: a focused model that was pickled works wherever it is loaded."""
+
+    def __reduce__(self) -> tuple[Callable[[], Registered], tuple[()]]:
+        return _register, ()
+
+
+def _register() -> Registered:
+    register_name(FOCUSED, None)
+    return Registered()
 
 
 def unfocus(model: nn.Module) -> list[str]:
@@ -69,6 +84,7 @@ def unfocus(model: nn.Module) -> list[str]:
         raise ValueError(f"{restored[0]} was focused as a part of a larger model; give unfocus that model")
     for module in model.modules():
         vars(module).pop(PATTERN, None)
+        vars(module).pop(REGISTERED, None)
     return restored
 
 

@@ -59,6 +59,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     ) -> None:
         if num_heads > 0 and embed_dim % num_heads:
             raise ValueError(f"num_heads is {num_heads}; it must divide embed_dim, which is {embed_dim}")
+        if not isinstance(dropout, float | int) or not 0.0 <= dropout <= 1.0:
+            raise ValueError(f"dropout is {dropout!r}; it must be a number in [0, 1] (a pattern is passed by name)")
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )

@@ -61,6 +61,12 @@ def focus(model: nn.Module, pattern: Pattern, layers: Iterable[SupportsIndex | s
 
 def unfocus(model: nn.Module) -> tuple[str, ...]:
     """Undoes every ``focus``: outputs are bitwise what they were. Returns the names of the layers it restored."""
+    for name, module in model.named_modules():  # first everything that may refuse
+        if WAS in vars(module) and isinstance(module, nn.MultiheadAttention) and type(module) is not MultiheadAttention:
+            raise ValueError(
+                f"{name or 'model'} became a {type(module).__name__} after it was focused, which unfocus would lose; "
+                "take that off first (torch.nn.utils.parametrize.remove_parametrizations)"
+            )
     restored = []
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention) and WAS in vars(module):

@@ -174,6 +174,8 @@ REMOVALS_UP_TO = 16
 def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
     """The k visible keys of highest priority, fewer where fewer are visible; ties keep the lowest index.
 
+    NaN comes first: whoever keeps it shows it.
+
     >>> keep_best(torch.tensor([3, 1, 3, 3]), torch.tensor([True, True, True, True]), 2).tolist()
     [True, False, True, False]
     """
@@ -182,14 +184,17 @@ def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
         return visible
     lowest = -torch.inf if priority.is_floating_point() else torch.iinfo(priority.dtype).min
     priority = priority.masked_fill(~visible, lowest)
-    if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
-        return _remove_best(priority, visible, k)
-    threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1)
     if priority.device.type == "cpu" and not torch.compiler.is_compiling():
         # Without ties at the threshold this is all; on a GPU the look would make it wait.
-        kept = (priority >= threshold) & visible
+        threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1)
+        kept = ~(priority < threshold) & visible
         if bool((kept.sum(-1) <= k).all()):
             return kept
+    if priority.is_floating_point():
+        priority = priority.masked_fill(priority.isnan(), torch.inf)
+    if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
+        return _remove_best(priority, visible, k)
+    threshold = priority.topk(k, dim=-1).values[..., -1:]
     above = priority > threshold
     # Fill up with keys at the threshold, lowest index first. Invisible ones may sit there too when the row is short.
     tied = (priority == threshold) & visible

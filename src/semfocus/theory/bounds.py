@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .stability import Floats, Numbers
+from .stability import Floats, Numbers, checked_separation
 
 
 def lambda_w(xi: Numbers, value_norm: float, token_norm: float, keys: Numbers) -> Floats:
@@ -87,7 +87,7 @@ def w_comparison(delta_s: Numbers, delta_h: Numbers, separation: Numbers) -> Flo
     """
     delta_s, delta_h = _dispersion(delta_s), np.asarray(delta_h, float)
     with np.errstate(divide="ignore"):
-        found: Floats = (delta_h + np.log(2.0 * (1.0 + 1.0 / np.asarray(separation, float)))) / delta_s
+        found: Floats = (delta_h + np.log(2.0 * (1.0 + 1.0 / checked_separation(separation)))) / delta_s
     return found
 
 
@@ -98,7 +98,7 @@ def x_comparison(delta_s: Numbers, delta_h: Numbers, separation: Numbers, beta: 
     """
     delta_s, delta_h, beta = _dispersion(delta_s), np.asarray(delta_h, float), np.asarray(beta, float)
     with np.errstate(divide="ignore"):
-        inverse = 1.0 / np.asarray(separation, float)
+        inverse = 1.0 / checked_separation(separation)
         grown = (delta_s * (1.0 + beta) * (1.0 + inverse) + beta) / (delta_s + 1.0)
         found: Floats = (delta_h + np.log(grown)) / delta_s
     return found

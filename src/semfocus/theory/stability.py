@@ -50,12 +50,20 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
     (0.5, 0.25, inf)
     """
     with np.errstate(divide="ignore"):
-        return _weight_bound(delta, kept) * (1.0 + 1.0 / np.asarray(separation, float))
+        return _weight_bound(delta, kept) * (1.0 + 1.0 / checked_separation(separation))
 
 
 def is_vacuous(xi: Numbers) -> npt.NDArray[np.bool_]:
     """Does a bound say no more than is true of every softmax?"""
     found: npt.NDArray[np.bool_] = np.asarray(xi, float) >= VACUOUS
+    return found
+
+
+def checked_separation(separation: Numbers) -> Floats:
+    """Negative ones are those of keys that are not the best."""
+    found: Floats = np.asarray(separation, float)
+    if (found < 0).any():
+        raise ValueError(f"separation is {found[found < 0].min()}; that of the k best keys is at least 0")
     return found
 
 

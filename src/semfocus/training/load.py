@@ -21,7 +21,7 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
 
     from .run_directory import RunDirectory
 
-    path = Path(directory)
+    path = Path(directory).resolve()
     run = RunDirectory(path.parent.parent, path.name)
     if path.parent.name != "runs" or not (path / "config.json").is_file():
         raise StorageError(f"{path} is no run directory; it must be .../runs/<hash> with a config.json")
