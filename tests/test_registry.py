@@ -100,3 +100,42 @@ for room in (semfocus.patterns, semfocus.tasks):
         room.registry.find(name)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+PLUGIN = """
+from dataclasses import dataclass
+import semfocus
+
+def which(visible):
+    return visible
+
+@semfocus.register
+@dataclass(frozen=True)
+class Edited(semfocus.Pattern):
+    input_dependent = False
+
+    def select(self, scores, visible, context):
+        return which(visible)
+"""
+NAME = """
+import sys
+from pathlib import Path
+from semfocus import patterns, plugins
+from semfocus.training import paper
+plugins.load(Path(sys.argv[1]))
+print(paper("even_pairs", patterns.get("edited"), 0).hash, paper("even_pairs", patterns.get("top_k", k=5), 0).hash)
+"""
+
+
+def test_an_edited_plugin_makes_other_runs(tmp_path):
+    def names(text):
+        (tmp_path / "mine.py").write_text(text)
+        done = subprocess.run([sys.executable, "-c", NAME, tmp_path / "mine.py"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    first, ours = names(PLUGIN)
+    assert names(PLUGIN) == [first, ours]
+    edited, same = names(PLUGIN.replace("return visible\n", "return visible.clone()\n", 1))
+    assert edited != first
+    assert same == ours

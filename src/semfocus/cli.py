@@ -107,7 +107,7 @@ def _study(commands: Commands[argparse.ArgumentParser]) -> None:
         action="append",
         default=[],
         metavar="PANEL[:ARM]",
-        help="train only this part now, the rest later: even_pairs, 'listops:top_k(5)'; may be given again",
+        help="train only this part now, the rest later: even_pairs, 'listops:top-k(5)'; may be given again",
     )
     run.add_argument("--first-seeds", type=positive, metavar="N", help="train only the first N seeds now")
     run.add_argument("--out", type=Path, default=Path("lab"), metavar="DIR", help="where to write (default: lab)")

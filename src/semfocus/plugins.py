@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from . import patterns, studies, tasks
 from .patterns.base import Pattern
+from .registry import PLUGIN
 from .tasks.base import Task
 
 C = TypeVar("C", bound=type[Any])
@@ -41,7 +42,7 @@ def load(path: Path) -> None:
     if not path.is_file():
         raise PluginError(f"{path}: no such file")
     # Never the name of a module that exists, and another for another file of the same name.
-    name = f"semfocus_plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise PluginError(f"{path}: not a Python file")

@@ -11,14 +11,20 @@ ValueError: unknown pattern 'topk'; did you mean 'top_k'?
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+#: How modules begin that were made of a user's file.
+PLUGIN = "semfocus_plugin_"
 
 
 def suggestion(name: object, choices: Iterable[str]) -> str:
@@ -31,6 +37,25 @@ def suggestion(name: object, choices: Iterable[str]) -> str:
 def snake_case(name: str) -> str:
     """``TopK`` -> ``top_k``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def sources(*classes: type) -> dict[str, dict[str, str]]:
+    """A hash of the source of each class that is a user's, to tell it from an earlier one of its name; else nothing."""
+    found = {cls.__qualname__: text for cls in classes if (text := _source(cls))}
+    return {"sources": found} if found else {}
+
+
+@lru_cache(maxsize=256)
+def _source(cls: type) -> str:
+    """Of a plugin the whole file, which may hold functions it needs; of a class made elsewhere its own lines."""
+    if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return ""
+    try:
+        file = getattr(sys.modules[cls.__module__], "__file__", None) if cls.__module__.startswith(PLUGIN) else None
+        text = Path(file).read_bytes() if file else inspect.getsource(cls).encode()
+    except (OSError, TypeError, KeyError):
+        return ""
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 class Registry(Generic[T]):

@@ -13,12 +13,14 @@ from semfocus.evidence.folder import add, load
 from semfocus.evidence.markdown import fill_file, table
 from semfocus.evidence.reproduction import agreement
 from semfocus.evidence.speed import races
-from semfocus.evidence.summary import Built, Summary
+from semfocus.evidence.summary import Built, Summary, _clock_verdict
 from semfocus.lab.claims import Faster, Judged, Line
 from semfocus.lab.cost import clock_key
 from semfocus.lab.results import Results
+from semfocus.lab.stats import ConvergenceTimes, compare
 from semfocus.lab.store import Manifest, Question, Store
 from semfocus.lab.study import arm
+from semfocus.report.speed import scaled
 from semfocus.studies._sizes import TINY
 from semfocus.training.files import StorageError, append_lines, write_json
 
@@ -192,3 +194,18 @@ def test_what_it_cost(scales, tmp_path):
     assert cost_of(Results(store, manifest), begun.values()).extrapolated == pytest.approx(whole.measured)
     none = cost_of(Results(store, manifest), ())
     assert (none.over, none.extrapolated, none.unknown) == (0, None, 18)
+
+
+def test_the_clock_is_judged_by_limits_that_censoring_leaves_valid():
+    def clock(a, b, cost_a=1.0, cost_b=1.0):
+        full, top = (ConvergenceTimes(name, dict(enumerate(x)), 100) for name, x in (("full", a), ("top-k(5)", b)))
+        return scaled(compare(full, top), cost_a, cost_b)
+
+    slow, fast = [60.0, 62, 64, 66, 68, 70, 72], [20.0, 21, 22, 23, 24, 25, 26]
+    assert _clock_verdict([clock(slow, fast)]) == "confirmed"
+    assert _clock_verdict([clock(slow, fast, 1.0, 9.0)]) == "refuted"
+    assert _clock_verdict([clock(slow, fast), clock(fast, slow)]) == "refuted"
+    late = [*slow[:-2], None, None]
+    assert _clock_verdict([clock(late, fast)]) == "confirmed"  # at least so much
+    assert _clock_verdict([clock(late, fast, 1.0, 9.0)]) == "undecided"  # nobody knows how much more
+    assert _clock_verdict([clock(slow, [*fast[:-1], None], 9.0, 1.0)]) == "undecided"

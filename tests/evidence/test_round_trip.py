@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from two_tasks import TwoTasks, contents, find
@@ -126,9 +127,12 @@ def test_restoring_leaves_what_is_finished_there(lab, tmp_path):
 
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    assert main(["results", "build", "results"]) == 2
+    assert "results: no such folder" in capsys.readouterr().err
+    (tmp_path / "results").mkdir()
     assert main(["results", "build", "results"]) == 0
     assert "nothing was written" in capsys.readouterr().out
-    assert not (tmp_path / "results").exists()
+    assert not list((tmp_path / "results").iterdir())
     assert main(["run", "convergence", "--size", "smoke", "--device", "cpu", "--threads", "1", "--no-clock"]) == 0
     assert main(["results", "add", "lab"]) == 0
     assert main(["results", "build"]) == 0
@@ -139,3 +143,23 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert "10 finished" in capsys.readouterr().out
     assert main(["results", "add", "lab", "--size", "paper"]) == 2
     assert "it has convergence smoke" in capsys.readouterr().err
+
+
+def test_restoring_never_shortens_a_curve_and_keeps_the_time(lab, tmp_path):
+    added(lab, tmp_path / "results")
+    evidence = load(tmp_path / "results" / "two_tasks-quick")
+    restored = evidence.restore(tmp_path / "again")
+    added(tmp_path / "again", tmp_path / "more")
+    copied = load(tmp_path / "more" / "two_tasks-quick").records
+    assert {run: one.seconds for run, one in copied.items()} == {
+        run: one.seconds for run, one in evidence.records.items()
+    }
+    assert all(one.seconds > 0 for one in copied.values())
+    run = restored.arms[0].runs[0].directory
+    (run.path / "summary.json").unlink()
+    whole = (run.path / "metrics.jsonl").read_text()
+    shorter = replace(evidence.records[run.run], summary=None, rows=evidence.records[run.run].rows[:-1])
+    record.write_run(shorter, run)
+    assert (run.path / "metrics.jsonl").read_text() == whole
+    record.write_run(evidence.records[run.run], run)  # one that is over replaces it
+    assert run.is_finished()

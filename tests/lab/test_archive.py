@@ -1,6 +1,7 @@
 """Stores that travel: whole, in parts, without weights, only what is new; and archives that must not be trusted."""
 
 import json
+import random
 import zipfile
 
 import pytest
@@ -10,6 +11,7 @@ from semfocus.lab import archive
 from semfocus.lab.archive import pack, unpack
 from semfocus.lab.results import Results
 from semfocus.training.files import StorageError
+from semfocus.training.locks import try_lock
 
 
 @pytest.fixture
@@ -174,3 +176,47 @@ def test_nothing_of_others_is_touched(store, tmp_path):
     with pytest.raises(StorageError):
         pack(store[0].path, tmp_path / "folder.zip")
     assert not list(tmp_path.glob(".folder.zip*"))
+
+
+def test_every_kind_of_damage_is_one_sentence(store, tmp_path):
+    pack(store[0].path, tmp_path / "x.zip")
+    whole = (tmp_path / "x.zip").read_bytes()
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(60):
+        data = bytearray(whole)
+        for _ in range(3):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        (tmp_path / "y.zip").write_bytes(data)
+        try:
+            unpack(tmp_path / "y.zip", tmp_path / "there")
+        except StorageError:
+            refused += 1
+    assert refused > 30
+
+
+def test_an_encrypted_archive_is_refused(store, tmp_path):
+    pack(store[0].path, tmp_path / "x.zip")
+    data = bytearray((tmp_path / "x.zip").read_bytes())
+    at = -1
+    while (at := data.find(b"PK\x01\x02", at + 1)) >= 0:  # every entry of the central directory
+        data[at + 8] |= 1
+    (tmp_path / "x.zip").write_bytes(data)
+    with pytest.raises(StorageError, match="encrypted"):
+        unpack(tmp_path / "x.zip", tmp_path / "there")
+
+
+def test_a_run_that_is_being_trained_is_left_to_its_trainer(store, tmp_path):
+    found, _ = store
+    pack(found.path, tmp_path / "x.zip")
+    run = sorted(folder.name for folder in (found.path / "runs").iterdir())[0]
+    there = tmp_path / "there" / "convergence"
+    (there / "runs" / run).mkdir(parents=True)
+    (there / "runs" / run / "metrics.jsonl").write_text("")
+    group = there / "groups" / "0123456789abcdef"
+    group.mkdir(parents=True)
+    (group / "group.json").write_text(json.dumps({"runs": [run], "configs": [], "threads": 1}))
+    with try_lock(group / ".lock"):
+        assert unpack(tmp_path / "x.zip", tmp_path / "there").skipped == 1
+        assert (there / "runs" / run / "metrics.jsonl").read_text() == ""
+    assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 1

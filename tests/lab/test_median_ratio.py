@@ -16,7 +16,7 @@ def times(values, diverged=()):
     return ConvergenceTimes("x", dict(enumerate(values)), last_epoch=E, diverged=frozenset(diverged))
 
 
-@given(st.lists(st.tuples(st.integers(1, E), st.integers(1, E)), min_size=1, max_size=15))
+@given(st.lists(st.tuples(st.integers(2, E), st.integers(2, E)), min_size=1, max_size=15))
 def test_without_censoring_it_is_the_median(pairs):
     ratios = sorted(a / b for a, b in pairs)
     found = median_ratio(times([a for a, _ in pairs]), times([b for _, b in pairs]))
@@ -66,3 +66,10 @@ def test_diverged_seeds_and_seeds_of_one_side():
     assert (found.seeds, found.low, found.high) == (2, (2.0 + 4.0) / 2, math.inf)
     assert found.shown() == "at least 3.00 (no interval: 2 seeds)"
     assert median_ratio(times([1]), ConvergenceTimes("y", {7: 1}, E)) is None
+
+
+def test_what_had_converged_before_anybody_looked_is_at_most_that():
+    slow, at_once = times([40, 44, 48, 52, 56, 60]), times([1, 1, 0, 1, 1, 1])
+    assert median_ratio(slow, at_once).shown() == "at least 50.00 (from 40.00)"
+    assert median_ratio(at_once, slow).shown() == "at most 0.02 (up to 0.03)"
+    assert median_ratio(at_once, at_once).shown() == "not interpretable (both sides censored)"

@@ -529,3 +529,23 @@ def test_nothing_here_warns():
         mean_interval([0.3] * 12)
         band({0: [None], 1: []})
     assert caught == []
+
+
+def test_two_that_are_there_at_once_are_not_thereby_equal():
+    def at(name, values, resolution=1.0):
+        return ConvergenceTimes(name, dict(enumerate(values)), 100, resolution=resolution)
+
+    ones, slow = [1.0] * 8, [30.0, 31, 33, 35, 40, 41, 42, 44]
+    both = compare(at("a", ones), at("b", ones))
+    assert (both.bound, both.shown(), verdict(both)) == (
+        "not interpretable", "not interpretable (both sides censored)", "undecided"
+    )  # fmt: skip
+    assert "8 of 8 seeds of a and 8 of 8 seeds of b had converged by the first evaluation (epoch 1)" in both.warning
+    faster = compare(at("a", slow), at("b", ones))
+    assert faster.bound == "at least"
+    assert faster.shown().startswith("at least 36.")
+    assert verdict(faster) == "confirmed"
+    assert compare(at("b", ones), at("a", slow)).bound == "at most"
+    assert compare(at("a", slow, 50.0), at("b", [60.0] * 8, 50.0)).bound == "at most"  # by the first look, at 50
+    assert compare(at("a", slow), at("b", [*slow[:-1], None])).bound == "at most"
+    assert compare(at("a", slow), at("b", [1.0, *slow[1:-1], None])).bound == "not interpretable"

@@ -18,10 +18,11 @@ from semfocus import Banded, BottomK, Full, TopK, Transformer
 from semfocus.training import checkpoint
 from semfocus.training.files import StorageError, append_lines, keep_lines, read_lines, write_atomic
 from semfocus.training.groups import Group, plan, shape_key
+from semfocus.training.locks import in_training, try_lock
 from semfocus.training.population import Population
 from semfocus.training.progress import Progress
 from semfocus.training.run_directory import RunDirectory
-from semfocus.training.trainer import Trainer, TrainingError, try_lock
+from semfocus.training.trainer import Trainer, TrainingError
 
 
 def curves(out, runs):
@@ -412,3 +413,38 @@ def test_the_gradient_s_norm_is_recorded_before_clipping(tiny, tmp_path):
     first, *rest = directory.metrics()
     assert "gradient_norm" not in first  # nothing was trained yet
     assert all(row["gradient_norm"] > 1e-3 and row["gradient_deviation"] >= 0 for row in rest)
+
+
+@pytest.mark.parametrize("damage", ["a line cut short", "the end gone", "all gone"])
+def test_a_curve_with_a_gap_is_trained_again(tiny, tmp_path, monkeypatch, damage, capsys):
+    runs = [tiny(pattern, train={"epochs": 6}) for pattern in (Full(), TopK(3))]
+    Trainer(tmp_path / "whole", threads=1).run(runs)
+    dying(monkeypatch, epoch=5)
+    with pytest.raises(Stop):
+        Trainer(tmp_path / "cut", threads=1, checkpoint_epochs=2).run(runs)
+    monkeypatch.undo()
+    path = tmp_path / "cut" / "runs" / runs[1].hash / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    changed = {
+        "a line cut short": [*lines[:2], lines[2][:9] + "\n", *lines[3:]],
+        "the end gone": lines[:3],
+        "all gone": [],
+    }
+    path.write_text("".join(changed[damage]))
+    said = []
+    trainer = Trainer(tmp_path / "cut", checkpoint_epochs=2)
+    monkeypatch.setattr(trainer.progress, "say", said.append)
+    trainer.run(runs)
+    assert said == [f"the curve of run {runs[1].hash} lacks epochs up to 4; starting its group from the beginning"]
+    assert curves(tmp_path / "cut", runs) == curves(tmp_path / "whole", runs)
+
+
+def test_who_waits_for_another_process_can_be_stopped(tiny, tmp_path):
+    run = tiny(Full())
+    group = Group((run,))
+    group.record(tmp_path)
+    assert in_training(tmp_path) == set()
+    with try_lock(group.folder(tmp_path) / ".lock"):
+        assert in_training(tmp_path) == {run.hash}
+        with pytest.raises(KeyboardInterrupt):
+            Trainer(tmp_path, stopping=lambda: True).run([run])

@@ -114,6 +114,8 @@ def _one(
             torch.set_num_threads(options.threads or 1)
         trained = Results(results.store, part.of(results.manifest))
         study.measure(trained, device, say)
+        if stopping():
+            raise KeyboardInterrupt
         if not options.no_clock:
             time_steps(trained, device, say)
     page = build(study, results)
@@ -201,7 +203,7 @@ def show_status(options: argparse.Namespace) -> int:
                 counts = results.statuses()
                 parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
                 print(f"{store.path.name}, {name}: {counts.total()} runs, {', '.join(parts)}")
-                print(f"  {results.question.command} --out {store.path.parent}")
+                print(f"  {results.question.command} --out {shlex.quote(str(store.path.parent))}")
     return 0
 
 

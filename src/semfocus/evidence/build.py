@@ -32,6 +32,8 @@ MOST = 30_000_000
 def folders(root: Path) -> list[Path]:
     """The folders of results, in the order of their names."""
     with explained(root, "read"):
+        if not root.is_dir():
+            raise StorageError(f"{root}: no such folder")
         return sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
 
 

@@ -13,6 +13,7 @@ from ..lab.configs import config_of
 from ..lab.results import Results
 from ..lab.store import Manifest, Store, safe
 from ..training.files import StorageError, explained, write_json
+from ..training.locks import in_training
 from ..training.strict import ConfigError
 from .compact import damaged, read_csv, read_json_lines, read_text, to_csv, to_json_lines, write_text
 from .record import COLUMNS, GRADIENT, PROBE_COLUMNS, Record, merged, record_of, write_run
@@ -80,7 +81,10 @@ class Evidence:
         }
 
     def restore(self, root: Path) -> Results:
-        """Rebuilds the study's folder under a lab's folder, without weights. What is finished there stays as it is."""
+        """Rebuilds the study's folder under a lab's folder, without weights.
+
+        What is finished there, in training or further than ours stays as it is.
+        """
         store = Store(root, self.manifest["study"])
         name = safe(str(self.manifest["name"]))
         with explained(store.path, "write"):
@@ -88,8 +92,10 @@ class Evidence:
                 write_json(store.manifest_path(name), self.manifest)
             if self.clock and not (store.path / CLOCK).exists():
                 write_json(store.path / CLOCK, self.clock)
+            busy = in_training(store.path)
             for record in self.records.values():
-                write_run(record, store.run(record.run))
+                if record.run not in busy:
+                    write_run(record, store.run(record.run))
         return Results(store, store.manifest(name))
 
 

@@ -163,8 +163,9 @@ def _fuller(old: Any, new: Any) -> Any:
 
 
 def write_run(record: Record, directory: RunDirectory) -> None:
-    """A run's folder again, without weights. One that is over is left as it is."""
-    if directory.is_finished():
+    """A run's folder again, without weights. One that is over, or further than ours, is left as it is."""
+    there = directory.metrics()
+    if directory.is_finished() or (there and record.summary is None and there[-1]["epoch"] >= record.epoch):
         return
     directory.path.mkdir(parents=True, exist_ok=True)
     tables: dict[str, Any] = {"config.json": record.config, "environment.json": record.environment}
@@ -172,7 +173,9 @@ def write_run(record: Record, directory: RunDirectory) -> None:
         tables[MEASURED] = record.measured
     if record.summary is not None:
         tables["summary.json"] = record.summary
-    for name, rows in (("metrics.jsonl", record.rows), ("probe.jsonl", record.probes)):
+    # The seconds of all epochs are known by their sum alone.
+    curve = [*record.rows[:-1], *({**row, "seconds": record.seconds} for row in record.rows[-1:])]
+    for name, rows in (("metrics.jsonl", curve), ("probe.jsonl", record.probes)):
         if rows:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
             (directory.path / name).write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ clock. Where the paper's explanation fails, that stands before everything else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -211,8 +212,14 @@ def group_of(row: ClaimRow) -> Group:
 
 
 def _clock_verdict(found: Sequence[Comparison]) -> str:
-    """Confirmed where every interval lies above 1, refuted where one lies below."""
-    limits = [clock.interval for clock in found]
-    if any(limit is not None and limit[1] < 1 for limit in limits):
+    """Confirmed where every interval lies above 1, refuted where one lies below, by limits that censoring leaves valid.
+
+    Unlike epochs, times are not cut at the same point on both sides: an epoch of one costs more than of the other.
+    """
+    lows = [clock.interval[0] if clock.interval and clock.bound in ("estimate", "at least") else 0.0 for clock in found]
+    highs = [
+        clock.interval[1] if clock.interval and clock.bound in ("estimate", "at most") else math.inf for clock in found
+    ]
+    if any(high < 1 for high in highs):
         return "refuted"
-    return "confirmed" if all(limit is not None and limit[0] > 1 for limit in limits) else "undecided"
+    return "confirmed" if all(low > 1 for low in lows) else "undecided"

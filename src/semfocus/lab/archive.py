@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..training.files import StorageError, explained, write_atomic, write_json
+from ..training.locks import in_training, locked
 from ..training.run_directory import SNAPSHOT
-from ..training.trainer import locked
 from .results import MEASURED
 from .store import Store, stores
 
@@ -174,8 +174,8 @@ def unpack(file: Path, directory: Path) -> Packed:
         try:
             with zipfile.ZipFile(path) as archive:
                 added, there = _unpack_one(archive, path, directory)
-        except zipfile.BadZipFile as error:
-            raise StorageError(f"{path} is damaged ({error})") from None
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:  # encrypted, too
+            raise StorageError(f"{path} is damaged, or not one of ours ({error})") from None
         runs, skipped = runs + added, skipped + there
     return Packed(files, runs, skipped)
 
@@ -204,7 +204,10 @@ def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path) -> tuple[
 
 
 def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store: Path, run: str) -> bool:
-    """A whole run or none of it, written beside its place and then renamed; to one that is there, what it lacks."""
+    """A whole run or none of it, written beside its place and then renamed; to one that is there, what it lacks.
+
+    A run that is being trained here is left to its trainer.
+    """
     target = store / "runs" / run
     with locked(store), explained(target, "write"):
         if (target / "summary.json").exists():
@@ -212,7 +215,7 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
             for name, item in missing.items():
                 write_atomic(target / name, archive.read(item))
             return False
-        if "summary.json" not in items:
+        if "summary.json" not in items or (target.exists() and run in in_training(store)):
             return False
         arriving = store / f".arriving-{run}-{os.getpid()}"
         shutil.rmtree(arriving, ignore_errors=True)

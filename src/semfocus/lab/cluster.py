@@ -22,10 +22,11 @@ import ray
 from .. import plugins
 from ..training.files import write_atomic
 from ..training.groups import CPU_MEMBERS, Group, members_that_fit, plan, recorded
+from ..training.locks import locked
 from ..training.progress import Progress
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
-from ..training.trainer import Trainer, TrainingError, locked
+from ..training.trainer import Trainer, TrainingError
 from .configs import Config
 from .execute import Executor
 from .store import Store

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ..patterns import Pattern
 from ..patterns.full import Full
-from ..registry import suggestion
+from ..registry import sources, suggestion
 from ..text.tokens import BYTES
 from ..training.protocol import read_pattern
 from ..training.strict import ConfigError, build
@@ -166,8 +166,8 @@ class LanguageConfig:
 
     @property
     def hash(self) -> str:
-        """The name of the run. A text is known by its content, not by where it lies."""
-        plain = self.to_dict()
+        """The name of the run. A text is known by its content, not by where it lies, a user's pattern by its source."""
+        plain = self.to_dict() | sources(type(self.pattern))
         if self.text.sha256:
             plain["corpus"] = ""
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))

@@ -10,10 +10,11 @@ from typing import IO, Any
 import torch
 
 from ..training import checkpoint
+from ..training.locks import try_lock
 from ..training.progress import Progress
 from ..training.run_directory import RunDirectory
 from ..training.strict import ConfigError
-from ..training.trainer import POLL_EVERY, TrainingError, try_lock
+from ..training.trainer import POLL_EVERY, TrainingError
 from . import distributed
 from .config import LanguageConfig
 from .data import text_of
@@ -58,6 +59,8 @@ class LanguageTrainer:
             while unfinished:
                 self.progress.finished(len(wanted) - len(unfinished))
                 if not any(self._claimed(wanted[run]) for run in unfinished):
+                    if self.stopping():
+                        raise KeyboardInterrupt
                     time.sleep(POLL_EVERY)  # another process trains all that is left
                 unfinished = [run for run in unfinished if not directories[run].is_finished()]
         finally:

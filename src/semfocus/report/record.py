@@ -14,7 +14,8 @@ NOTHING = Cell("-", "muted")
 TONES = {"diverged": "bad", "running": "muted", "waiting": "muted"}
 METHODS = """The time T is the first evaluated epoch at which {level} of the examples are right in evaluation mode.
 A run that does not get there within its E epochs, or diverges, is censored at E: of its T nothing is said but that it
-is larger. Such runs are counted and shown, never dropped. Where more than {heavy} of an arm's seeds are censored, a
+is larger. One that is there at the first evaluation after the start was there at some moment before: of its T nothing is
+said but that it is at most that. Such runs are counted and shown, never dropped. Where more than {heavy} of an arm's seeds are censored, a
 warning stands before the numbers.
 
 Two arms are compared seed by seed, since runs of one seed share data, order of batches and initial weights. The test
@@ -24,7 +25,8 @@ geometric means, its interval all ratios that the test does not reject at {alpha
 
 A claim that consists of several comparisons is corrected for their number (Holm). "Confirmed" and "refuted" need an
 adjusted p of at most {alpha} and an interval on one side of 1. "No difference" needs the interval inside {low} to
-{high} and no censoring. All else is "undecided". The rules were fixed in code before the runs."""
+{high} and no censoring. All else is "undecided". The rules were fixed in code before the runs;
+that about the first evaluation came later, and can only make a verdict weaker."""
 
 
 def runs(results: Results) -> Section:

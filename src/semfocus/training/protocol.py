@@ -26,7 +26,7 @@ from typing import Any, Literal
 from .. import patterns, tasks
 from ..model.config import ModelConfig, ModelOptions
 from ..patterns import Pattern
-from ..registry import suggestion
+from ..registry import sources, suggestion
 from ..tasks import Task
 from .strict import ConfigError, build, laid_over
 
@@ -198,8 +198,9 @@ class RunConfig:
 
     @property
     def hash(self) -> str:
-        """The name of the run: equal configs, equal names."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """The name of the run: equal configs, equal names. A user's pattern or task is known by its source, too."""
+        plain = self.to_dict() | sources(type(self.pattern), type(self.task.make()))
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @staticmethod

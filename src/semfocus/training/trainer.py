@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,8 +13,8 @@ from torch import Tensor
 
 from .. import diagnostics
 from . import checkpoint, environment
-from .files import explained
 from .groups import Group, members_that_fit, plan, recorded
+from .locks import locked, try_lock
 from .population import Measured, Population
 from .progress import Progress
 from .protocol import RunConfig
@@ -87,6 +85,8 @@ class Trainer:
                     if not self._fits(group):
                         self._halve(group)
             else:
+                if self.stopping():
+                    raise KeyboardInterrupt
                 if not waiting:
                     self.progress.say(f"another process trains the last {len(unfinished)} runs; waiting for them")
                 waiting = True
@@ -191,10 +191,22 @@ class GroupTraining:
         if found is None:
             return 0
         epoch, state = found
+        if (broken := self._with_a_gap(epoch, state["diverged"])) is not None:
+            self.say(f"the curve of run {broken} lacks epochs up to {epoch}; starting its group from the beginning")
+            return 0
         for name, tensor in self._state().items():
             tensor.copy_(state[name])
         self.say(f"going on with {len(self.directories)} runs after epoch {epoch}")
         return epoch
+
+    def _with_a_gap(self, done: int, diverged: Tensor) -> str | None:
+        """A run whose curve on disk does not reach its checkpoint: what is missing can only be trained again."""
+        for directory, broke in zip(self.directories, diverged.tolist(), strict=True):
+            end = done if broke < 0 else broke - 1
+            wanted = {*range(0, end + 1, self.config.eval_every), *({end} if end == self.config.epochs else ())}
+            if not wanted <= {row["epoch"] for row in directory.metrics()}:
+                return directory.run
+        return None
 
     def _state(self) -> dict[str, Tensor]:
         """What a checkpoint holds: all of it has one row per member."""
@@ -336,27 +348,3 @@ def _columns(split: str, measured: Measured, tape: bool) -> dict[str, Tensor]:
     # The largest of some NaN logits is not an answer.
     broken = ~measured.loss.isfinite()
     return {name: column.masked_fill(broken, torch.nan) for name, column in columns.items()}
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Only one process at a time decides who trains what. Held for moments; it dies with its process."""
-    with explained(out, "write into"):
-        out.mkdir(parents=True, exist_ok=True)
-        file = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def try_lock(path: Path) -> IO[str] | None:
-    """The lock of a group, an open file; None where another process holds it. It dies with its process, however."""
-    with explained(path, "write"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "w")  # noqa: SIM115 (held until the group is done)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file

@@ -43,16 +43,19 @@ class Comparison:
 
     @property
     def censored(self) -> bool:
-        return self.a.censored_count + self.b.censored_count > 0
+        return any(x.censored_count or x.early_count for x in (self.a, self.b))
 
     @property
     def bound(self) -> Bound:
-        """What the ratio says of the uncensored times: a censored T_a is larger than E, so T_a / T_b is too."""
-        if self.a.censored_count and self.b.censored_count:
+        """What the ratio says of the uncensored times: a censored T_a is larger than E, so T_a / T_b is too.
+
+        Likewise a T_b at the first evaluation was smaller, nobody knows by how much.
+        """
+        larger = self.a.censored_count or self.b.early_count
+        smaller = self.b.censored_count or self.a.early_count
+        if larger and smaller:
             return "not interpretable"
-        if self.a.censored_count:
-            return "at least"
-        return "at most" if self.b.censored_count else "estimate"
+        return "at least" if larger else "at most" if smaller else "estimate"
 
     @property
     def restricted_means(self) -> tuple[float, float]:
@@ -64,13 +67,20 @@ class Comparison:
         return max(self.a.censored_share, self.b.censored_share) > HEAVY_CENSORING
 
     @property
+    def heavily_early(self) -> bool:
+        return max(x.early_count / len(x.seeds) for x in (self.a, self.b)) > HEAVY_CENSORING
+
+    @property
     def warning(self) -> str | None:
-        """To be said before any number, where many seeds never converged."""
-        if not self.heavily_censored:
-            return None
-        counts = " and ".join(f"{x.censored_count} of {len(x.seeds)} seeds of {x.name}" for x in (self.a, self.b))
-        share = f"{100 * HEAVY_CENSORING:.0f} %"
-        return f"More than {share} censored: {counts} did not converge within {self.a.last_epoch} epochs."
+        """To be said before any number, where many seeds never converged, or before anybody looked."""
+        share, said = f"More than {100 * HEAVY_CENSORING:.0f} % censored: ", []
+        if self.heavily_censored:
+            counts = " and ".join(f"{x.censored_count} of {len(x.seeds)} seeds of {x.name}" for x in (self.a, self.b))
+            said.append(f"{counts} did not converge within {self.a.last_epoch} epochs")
+        if self.heavily_early:
+            counts = " and ".join(f"{x.early_count} of {len(x.seeds)} seeds of {x.name}" for x in (self.a, self.b))
+            said.append(f"{counts} had converged by the first evaluation (epoch {self.a.resolution:g})")
+        return f"{share}{'; '.join(said)}." if said else None
 
     def shown(self) -> str:
         """The ratio as text, with those limits of its interval that censoring leaves valid."""

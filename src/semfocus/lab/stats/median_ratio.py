@@ -1,6 +1,7 @@
 """The median over seeds of T_a / T_b, with an interval that needs no assumption and survives censoring.
 
-A censored T is only known to be larger than E, so a seed gives a range of ratios. The median of all lower ends and the
+A censored T is only known to be larger than E, one at the first evaluation to be at most that; so a seed gives a range
+of ratios. The median of all lower ends and the
 median of all upper ends enclose the median; where they differ, only one of them may be known.
 """
 
@@ -67,15 +68,14 @@ def median_ratio(a: ConvergenceTimes, b: ConvergenceTimes) -> MedianRatio | None
 
 def _range(a: ConvergenceTimes, b: ConvergenceTimes, seed: int) -> tuple[float, float]:
     (a_low, a_high), (b_low, b_high) = (_time(times, seed) for times in (a, b))
-    return a_low / b_high, a_high / b_low
+    return a_low / b_high, a_high / b_low if b_low else math.inf
 
 
 def _time(times: ConvergenceTimes, seed: int) -> tuple[float, float]:
     known = times.converged(seed)
     if known is None:
         return float(times.last_epoch), math.inf
-    exact = max(float(known), times.resolution)
-    return exact, exact
+    return (float(known), float(known)) if known > times.resolution else (0.0, times.resolution)
 
 
 def _middle(values: Sequence[float]) -> float:

@@ -96,6 +96,12 @@ class ConvergenceTimes:
         return self.censored_count / len(self.times)
 
     @property
+    def early_count(self) -> int:
+        """Seeds that had converged by the first evaluation after the start: nobody saw when."""
+        known = (self.converged(seed) for seed in self.seeds)
+        return sum(time is not None and time <= self.resolution for time in known)
+
+    @property
     def restricted(self) -> tuple[float, ...]:
         """min(T, E) in the order of ``seeds``."""
         known = (self.converged(seed) for seed in self.seeds)

@@ -1,0 +1,51 @@
+"""Who trains what: locks that die with their process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from .files import explained
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Only one process at a time decides who trains what. Held for moments; it dies with its process."""
+    with explained(out, "write into"):
+        out.mkdir(parents=True, exist_ok=True)
+        file = open(out / ".lock", "w")  # noqa: SIM115 (closed below)
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """The lock of a group, an open file; None where another process holds it. It dies with its process, however."""
+    with explained(path, "write"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w")  # noqa: SIM115 (held until the group is done)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
+def in_training(out: Path) -> set[str]:
+    """The runs that some process is training into this folder now."""
+    found: set[str] = set()
+    for folder in (out / "groups").glob("*"):
+        lock = try_lock(folder / ".lock")
+        if lock is not None:
+            lock.close()
+            continue
+        try:
+            found.update(json.loads((folder / "group.json").read_text(encoding="utf-8"))["runs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            found.add(folder.name)  # a run that trains alone: its group has its name
+    return found
