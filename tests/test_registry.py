@@ -7,6 +7,7 @@ import torch
 
 import semfocus
 from semfocus import diagnostics, patterns, studies, tasks
+from semfocus.lab.study import Study
 from semfocus.registry import snake_case, suggestion
 
 
@@ -139,3 +140,12 @@ def test_an_edited_plugin_makes_other_runs(tmp_path):
     edited, same = names(PLUGIN.replace("return visible\n", "return visible.clone()\n", 1))
     assert edited != first
     assert same == ours
+
+
+def test_what_is_not_whole_is_refused_by_name(monkeypatch):
+    class Half(Study):
+        """Nothing but a question?"""
+
+    monkeypatch.setitem(studies.registry._added, "half", Half)
+    with pytest.raises(ValueError, match="study 'half' does not define claims, runs"):
+        studies.get("half")

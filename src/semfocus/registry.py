@@ -104,6 +104,8 @@ class Registry(Generic[T]):
     def get(self, name: str, **options: Any) -> T:
         """An instance, with its options checked by name."""
         cls = self.find(name)
+        if abstract := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise ValueError(f"{self.noun} {name!r} does not define {', '.join(abstract)}")
         known = inspect.signature(cls).parameters
         for option in options:
             if option not in known:
