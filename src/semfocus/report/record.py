@@ -14,9 +14,9 @@ NOTHING = Cell("-", "muted")
 TONES = {"diverged": "bad", "running": "muted", "waiting": "muted"}
 METHODS = """The time T is the first evaluated epoch at which {level} of the examples are right in evaluation mode.
 A run that does not get there within its E epochs, or diverges, is censored at E: of its T nothing is said but that it
-is larger. One that is there at the first evaluation after the start was there at some moment before: of its T nothing is
-said but that it is at most that. Such runs are counted and shown, never dropped. Where more than {heavy} of an arm's seeds are censored, a
-warning stands before the numbers.
+is larger. One that is there at the first evaluation after the start was there at some moment before: of its T nothing
+is said but that it is at most that. Such runs are counted and shown, never dropped. Where more than {heavy} of an arm's
+seeds are censored, a warning stands before the numbers.
 
 Two arms are compared seed by seed, since runs of one seed share data, order of batches and initial weights. The test
 is the sign-flip (paired permutation) test on log min(T, E), exact up to {exact} seeds; the speed-up is the ratio of
