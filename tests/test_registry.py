@@ -136,7 +136,6 @@ def test_an_edited_plugin_makes_other_runs(tmp_path):
         return done.stdout.split()
 
     first, ours = names(PLUGIN)
-    assert names(PLUGIN) == [first, ours]
     edited, same = names(PLUGIN.replace("return visible\n", "return visible.clone()\n", 1))
     assert edited != first
     assert same == ours

@@ -11,13 +11,17 @@ from semfocus.randomness import Noise, key_of
 HALF = 2.0**-11
 
 
-def population(patterns, *, length, width=16, mlp_width=None, dropout=0.1, scale=1.0, device="cpu", **options):
+def population(
+    patterns, *, length, width=16, mlp_width=None, dropout=0.1, scale=1.0, device="cpu", examples=3, **options
+):
     config = ModelConfig(
         vocabulary=2, classes=2, width=width, mlp_width=mlp_width or width, blocks=2, heads=1, dropout=dropout,
         attention_scale=scale, **{"mask_padding": False, **options},
     )  # fmt: skip
     model = Transformer([config] * len(patterns), patterns, seeds=list(range(len(patterns))), device=device).train()
-    tokens = torch.randint(0, 3, (len(patterns), 3, length), generator=torch.Generator().manual_seed(0)).to(device)
+    tokens = torch.randint(0, 3, (len(patterns), examples, length), generator=torch.Generator().manual_seed(0)).to(
+        device
+    )
     return model, tokens
 
 

@@ -53,7 +53,8 @@ def test_first_half_against_plain(case):
 )
 def test_whole_model_against_plain(length, width, mlp_width, dropout, monkeypatch):
     patterns = [Full(), Banded(5), TopK(length - 1)]
-    model, tokens = population(patterns, length=length, width=width, mlp_width=mlp_width, dropout=dropout)
+    sizes = {"length": length, "width": width, "mlp_width": mlp_width, "examples": 3 if length <= 64 else 1}
+    model, tokens = population(patterns, dropout=dropout, **sizes)
     for name, plain, fused in both(model, tokens, monkeypatch):
         assert (plain - fused).norm() <= 32 * HALF * plain.norm(), name
         assert not plain.equal(fused) or plain.abs().max() == 0, f"{name}: the kernels did not run"
@@ -61,7 +62,7 @@ def test_whole_model_against_plain(length, width, mlp_width, dropout, monkeypatc
 
 @pytest.mark.parametrize("length", [20, 70])
 def test_compiled_it_is_the_same(length):
-    model, tokens = population([Full(), TopK(5)], length=length)
+    model, tokens = population([Full(), TopK(5)], length=length, examples=1)
     plain = model(tokens, 3)
     model.run_block = torch.compile(run_block, dynamic=False, backend="aot_eager", fullgraph=True)
     assert torch.equal(plain, model(tokens, 3))
@@ -69,7 +70,7 @@ def test_compiled_it_is_the_same(length):
 
 @pytest.mark.parametrize("length", [5, 65])
 def test_second_derivatives_are_refused(length):
-    model, tokens = population([Full()], length=length)
+    model, tokens = population([Full()], length=length, examples=1)
     weights = list(model.parameters())
     first = torch.autograd.grad(model(tokens, 3).square().sum(), weights, create_graph=True)
     with pytest.raises(NotImplementedError, match="second derivative"):
@@ -107,7 +108,7 @@ def test_weights_that_lie_apart_and_a_step():
             runs = [
                 paper(
                     {"name": "even_pairs", "length": 10}, pattern, 0, precision="tf32", model=small,
-                    data={"train": 50, "heldout": 25}, train={"epochs": 1, "batch": 25},
+                    data={"train": 16, "heldout": 8}, train={"epochs": 1, "batch": 8},
                 )
                 for pattern in (Full(), TopK(5))
             ]  # fmt: skip
