@@ -13,7 +13,7 @@ from ..lab.configs import config_of
 from ..lab.results import Results
 from ..lab.store import Manifest, Store, safe
 from ..training.files import StorageError, explained, write_json
-from ..training.locks import in_training
+from ..training.locks import in_training, locked
 from ..training.strict import ConfigError
 from .compact import damaged, read_csv, read_json_lines, read_text, to_csv, to_json_lines, write_text
 from .record import COLUMNS, GRADIENT, PROBE_COLUMNS, Record, merged, record_of, write_run
@@ -87,7 +87,7 @@ class Evidence:
         """
         store = Store(root, self.manifest["study"])
         name = safe(str(self.manifest["name"]))
-        with explained(store.path, "write"):
+        with locked(store.path), explained(store.path, "write"):
             if not store.manifest_path(name).exists():
                 write_json(store.manifest_path(name), self.manifest)
             if self.clock and not (store.path / CLOCK).exists():

@@ -164,8 +164,9 @@ def _fuller(old: Any, new: Any) -> Any:
 
 def write_run(record: Record, directory: RunDirectory) -> None:
     """A run's folder again, without weights. One that is over, or further than ours, is left as it is."""
-    there = directory.metrics()
-    if directory.is_finished() or (there and record.summary is None and there[-1]["epoch"] >= record.epoch):
+    if directory.is_finished():
+        return
+    if record.summary is None and (there := directory.metrics()) and there[-1]["epoch"] >= record.epoch:
         return
     directory.path.mkdir(parents=True, exist_ok=True)
     tables: dict[str, Any] = {"config.json": record.config, "environment.json": record.environment}

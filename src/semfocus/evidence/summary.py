@@ -6,7 +6,6 @@ clock. Where the paper's explanation fails, that stands before everything else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -216,10 +215,7 @@ def _clock_verdict(found: Sequence[Comparison]) -> str:
 
     Unlike epochs, times are not cut at the same point on both sides: an epoch of one costs more than of the other.
     """
-    lows = [clock.interval[0] if clock.interval and clock.bound in ("estimate", "at least") else 0.0 for clock in found]
-    highs = [
-        clock.interval[1] if clock.interval and clock.bound in ("estimate", "at most") else math.inf for clock in found
-    ]
+    lows, highs = zip(*(clock.valid_limits for clock in found), strict=True)
     if any(high < 1 for high in highs):
         return "refuted"
     return "confirmed" if all(low > 1 for low in lows) else "undecided"

@@ -208,8 +208,8 @@ class AsAccurate(Claim):
         a, b = (results.arm(contrast.panel, name).last("heldout_accuracy") for name in (contrast.a, contrast.b))
         seeds = sorted(set(a) & set(b))
         if not seeds:
-            both = [results.arm(contrast.panel, name).statuses() for name in (contrast.a, contrast.b)]
-            if all(counts.total() == counts["finished"] + counts["diverged"] for counts in both):
+            arms = [results.arm(contrast.panel, name) for name in (contrast.a, contrast.b)]
+            if all(len(arm.over) == len(arm.runs) for arm in arms):
                 return Line(contrast.panel, subject, "-", "undecided", "no seed is left that did not diverge")
             return Line(contrast.panel, subject, "-", "missing", "its runs are not over")
         test = SignFlip.of([b[seed] - a[seed] for seed in seeds])

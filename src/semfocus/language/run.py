@@ -214,7 +214,7 @@ class LanguageRun:
     def _restore(self, say: Callable[[str], None]) -> int:
         """Loads the newest sound checkpoint; returns the number of stretches that are done."""
         found = checkpoint.load(self.folder, say) if self.place.first else None
-        if found is not None and not {*range(found[0] + 1)} <= {row["epoch"] for row in self.directory.metrics()}:
+        if found is not None and self.directory.lacks(range(found[0] + 1)):
             say(f"the curve of run {self.config.hash} lacks stretches up to {found[0]}; starting from the beginning")
             found = None
         done: int = self.place.told(0 if found is None else found[0])

@@ -184,22 +184,24 @@ def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
         return visible
     lowest = -torch.inf if priority.is_floating_point() else torch.iinfo(priority.dtype).min
     priority = priority.masked_fill(~visible, lowest)
+    if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
+        return _remove_best(_nan_first(priority), visible, k)
+    threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1); NaN is the largest to it, too
     if priority.device.type == "cpu" and not torch.compiler.is_compiling():
         # Without ties at the threshold this is all; on a GPU the look would make it wait.
-        threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1)
         kept = ~(priority < threshold) & visible
         if bool((kept.sum(-1) <= k).all()):
             return kept
-    if priority.is_floating_point():
-        priority = priority.masked_fill(priority.isnan(), torch.inf)
-    if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
-        return _remove_best(priority, visible, k)
-    threshold = priority.topk(k, dim=-1).values[..., -1:]
+    priority, threshold = _nan_first(priority), _nan_first(threshold)
     above = priority > threshold
     # Fill up with keys at the threshold, lowest index first. Invisible ones may sit there too when the row is short.
     tied = (priority == threshold) & visible
     room = k - above.sum(-1, keepdim=True)
     return above | (tied & (tied.cumsum(-1) <= room))
+
+
+def _nan_first(priority: Tensor) -> Tensor:
+    return priority.masked_fill(priority.isnan(), torch.inf) if priority.is_floating_point() else priority
 
 
 def _remove_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:

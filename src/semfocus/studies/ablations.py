@@ -48,7 +48,7 @@ QUICK: Settings = {
 }
 SMOKE: Settings = {**_settings("blocks", "model", (1, 2)), **_settings("heads", "model", (2,))}
 SETTINGS = {"smoke": SMOKE, "quick": QUICK, "small": SMALL, "paper": PAPER}
-#: ListOps takes some 130 epochs, and looking at all examples costs nearly half as much as an epoch of training.
+#: ListOps takes some 130 epochs, and looking at all examples costs a third of an epoch of training.
 LOOK = {"paper": {"train": {"eval_every": 4}}}
 
 

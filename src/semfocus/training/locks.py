@@ -39,13 +39,13 @@ def try_lock(path: Path) -> IO[str] | None:
 def in_training(out: Path) -> set[str]:
     """The runs that some process is training into this folder now."""
     found: set[str] = set()
-    for folder in (out / "groups").glob("*"):
-        lock = try_lock(folder / ".lock")
+    for path in (out / "groups").glob("*/.lock"):
+        lock = try_lock(path)
         if lock is not None:
             lock.close()
             continue
         try:
-            found.update(json.loads((folder / "group.json").read_text(encoding="utf-8"))["runs"])
+            found.update(json.loads((path.parent / "group.json").read_text(encoding="utf-8"))["runs"])
         except (OSError, ValueError, KeyError, TypeError):
-            found.add(folder.name)  # a run that trains alone: its group has its name
+            found.add(path.parent.name)  # a run that trains alone: its group has its name
     return found

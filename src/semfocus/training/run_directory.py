@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,6 +66,10 @@ class RunDirectory:
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_lines(self.path / "metrics.jsonl")
+
+    def lacks(self, epochs: Iterable[int]) -> bool:
+        """Has its curve a gap: are not all of these epochs in it?"""
+        return not set(epochs) <= {row["epoch"] for row in self.metrics()}
 
     def append(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
         if rows:

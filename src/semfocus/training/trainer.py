@@ -204,7 +204,7 @@ class GroupTraining:
         for directory, broke in zip(self.directories, diverged.tolist(), strict=True):
             end = done if broke < 0 else broke - 1
             wanted = {*range(0, end + 1, self.config.eval_every), *({end} if end == self.config.epochs else ())}
-            if not wanted <= {row["epoch"] for row in directory.metrics()}:
+            if directory.lacks(wanted):
                 return directory.run
         return None
 

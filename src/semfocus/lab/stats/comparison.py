@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from .median_ratio import shown_limits
 from .sign_flip import ALPHA, Floats, SignFlip
 from .survival import ConvergenceTimes
 
@@ -58,6 +59,15 @@ class Comparison:
         return "at least" if larger else "at most" if smaller else "estimate"
 
     @property
+    def valid_limits(self) -> tuple[float, float]:
+        """Those limits of the interval that censoring leaves valid; 0 and infinity in the place of the others."""
+        low, high = self.interval or (0.0, math.inf)
+        return (
+            low if self.bound in ("estimate", "at least") else 0.0,
+            high if self.bound in ("estimate", "at most") else math.inf,
+        )
+
+    @property
     def restricted_means(self) -> tuple[float, float]:
         """Mean of min(T, E) of a and of b."""
         return self.a.restricted_mean(), self.b.restricted_mean()
@@ -67,20 +77,21 @@ class Comparison:
         return max(self.a.censored_share, self.b.censored_share) > HEAVY_CENSORING
 
     @property
-    def heavily_early(self) -> bool:
-        return max(x.early_count / len(x.seeds) for x in (self.a, self.b)) > HEAVY_CENSORING
-
-    @property
     def warning(self) -> str | None:
         """To be said before any number, where many seeds never converged, or before anybody looked."""
-        share, said = f"More than {100 * HEAVY_CENSORING:.0f} % censored: ", []
-        if self.heavily_censored:
-            counts = " and ".join(f"{x.censored_count} of {len(x.seeds)} seeds of {x.name}" for x in (self.a, self.b))
-            said.append(f"{counts} did not converge within {self.a.last_epoch} epochs")
-        if self.heavily_early:
-            counts = " and ".join(f"{x.early_count} of {len(x.seeds)} seeds of {x.name}" for x in (self.a, self.b))
-            said.append(f"{counts} had converged by the first evaluation (epoch {self.a.resolution:g})")
-        return f"{share}{'; '.join(said)}." if said else None
+        said = []
+        for counts, what in (
+            ([x.censored_count for x in (self.a, self.b)], f"did not converge within {self.a.last_epoch} epochs"),
+            (
+                [x.early_count for x in (self.a, self.b)],
+                f"had converged by the first evaluation (epoch {self.a.resolution:g})",
+            ),
+        ):
+            if max(counts) / len(self.seeds) > HEAVY_CENSORING:
+                names = (self.a.name, self.b.name)
+                whose = (f"{n} of {len(self.seeds)} seeds of {name}" for n, name in zip(counts, names, strict=True))
+                said.append(f"{' and '.join(whose)} {what}")
+        return f"More than {100 * HEAVY_CENSORING:.0f} % censored: {'; '.join(said)}." if said else None
 
     def shown(self) -> str:
         """The ratio as text, with those limits of its interval that censoring leaves valid."""
@@ -89,9 +100,7 @@ class Comparison:
         prefix = "" if self.bound == "estimate" else f"{self.bound} "
         if self.interval is None:
             return f"{prefix}{self.ratio:.2f} (no interval below {FEWEST_SEEDS} seeds)"
-        low, high = (f"{limit:.2f}" for limit in self.interval)
-        limits = {"estimate": f"{low} to {high}", "at least": f"from {low}", "at most": f"up to {high}"}[self.bound]
-        return f"{prefix}{self.ratio:.2f} ({limits})"
+        return f"{prefix}{self.ratio:.2f} ({shown_limits(*self.valid_limits, 'from', 'up to')})"
 
 
 def compare(a: ConvergenceTimes, b: ConvergenceTimes) -> Comparison:

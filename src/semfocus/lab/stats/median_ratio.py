@@ -31,15 +31,17 @@ class MedianRatio:
         >>> MedianRatio(0.5, 1.5, (0.0, math.inf), 10).shown(), MedianRatio(0.0, math.inf, None, 3).shown()
         ('0.50 to 1.50 (no limits)', 'not interpretable (both sides censored)')
         """
-        number = f"{self.low:.2f}" if self.low == self.high else _limits(self.low, self.high, "at least", "at most")
+        number = (
+            f"{self.low:.2f}" if self.low == self.high else shown_limits(self.low, self.high, "at least", "at most")
+        )
         if not number:
             return "not interpretable (both sides censored)"
         if self.interval is None:
             return f"{number} (no interval: {self.seeds} seeds)"
-        return f"{number} ({_limits(*self.interval, 'from', 'up to') or 'no limits'})"
+        return f"{number} ({shown_limits(*self.interval, 'from', 'up to') or 'no limits'})"
 
 
-def _limits(low: float, high: float, above: str, below: str) -> str:
+def shown_limits(low: float, high: float, above: str, below: str) -> str:
     """A range whose ends may be unknown; empty where both are."""
     if low > 0 and math.isfinite(high):
         return f"{low:.2f} to {high:.2f}"
