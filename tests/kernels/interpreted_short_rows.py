@@ -52,6 +52,12 @@ def test_causal(pattern, offset):
     check(*draw(pattern, 24, 33, is_causal=True, query_offset=offset, dropout_p=0.1))
 
 
+@pytest.mark.parametrize("pattern", [Full(), TopK(9), TopK(20), TopK(70)], ids=lambda p: p.label)
+def test_causal_over_several_tiles(pattern):
+    """Some are seen by all rows of a block, some by none."""
+    check(*draw(pattern, 80, 150, lead=(1,), heads=1, is_causal=True, query_offset=50, dropout_p=0.1))
+
+
 WINDOWS = [Banded(5), BlockLocal(40), Banded(4, global_tokens=2), BlockLocal(7, global_tokens=1)]
 
 
@@ -88,17 +94,18 @@ def test_padding_and_rows_that_see_nothing(pattern):
         (TopK(2), -1.0, "high"),
         (TopK(12), 0.25, "high"),
         (TopK(20), 0.25, "high"),
+        (TopK(70), 0.25, "high"),
     ],
     indirect=["precision"],
 )
 def test_ties_go_to_the_lowest_index(pattern, scale, precision):
-    problem, d_out = draw(pattern, 16, 40, d=4, integers=True, scale=scale)
+    problem, d_out = draw(pattern, 16, pattern.k + 20, d=4, integers=True, scale=scale)
     kept = check(problem, d_out)
     scores = (problem.q * scale) @ problem.k.mT
     assert torch.equal(kept, reference.kept_keys(problem, problem.q, problem.k, scores))
 
 
-@pytest.mark.parametrize("k", [5, 8, 16])
+@pytest.mark.parametrize("k", [5, 8, 16, 20])
 def test_slots_that_hold_more_of_the_best_than_they_keep(k):
     """The best keys lie 32 apart, in one slot."""
     keys = 32 * k
@@ -111,7 +118,20 @@ def test_slots_that_hold_more_of_the_best_than_they_keep(k):
     assert kept.sum() == 3 * k
 
 
-@pytest.mark.parametrize("k", [17, 60])
+@pytest.mark.parametrize(("k", "crowded"), [(20, 5), (40, 8)])
+def test_slots_that_hold_a_few_more_than_they_keep(k, crowded):
+    """They are overlooked first, and found when the threshold is moved up."""
+    problem, d_out = draw(TopK(k), 5, 256, lead=(1,), heads=1)
+    best = torch.cat([torch.arange(0, 32 * crowded, 32), torch.arange(1, 1 + k - crowded)])
+    order = torch.randperm(k, generator=torch.Generator().manual_seed(0))
+    problem.k[..., best, :] = problem.q.mean(-2, keepdim=True) * (20.0 + order[:, None] / k)
+    problem.q[:] = problem.q.mean(-2, keepdim=True)
+    kept = check(problem, d_out)
+    assert kept[..., best].all()
+    assert kept.sum() == 5 * k
+
+
+@pytest.mark.parametrize("k", [17, 60, 70])
 def test_thresholds_of_scores_spread_unevenly(k):
     """Most of them close together, some far away, some equal."""
     problem, d_out = draw(TopK(k), 17, 130, lead=(1,), heads=1)

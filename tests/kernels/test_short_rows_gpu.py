@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.skipif(not kernels.INSTALLED, reason="Triton is not installed"),
 ]
-PATTERNS = [Full(), TopK(5), TopK(40)]
+PATTERNS = [Full(), TopK(5), TopK(40), TopK(100)]
 DTYPES = {"high": torch.float32, "highest": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -64,7 +64,7 @@ def test_odd_shapes(pattern, t, s, d, heads, kv_heads, causal, high):
     check(*draw(pattern, t, s, d=d, heads=heads, kv_heads=kv_heads, **options))
 
 
-@pytest.mark.parametrize("pattern", [TopK(1), TopK(5), TopK(8), TopK(100)], ids=lambda p: p.label)
+@pytest.mark.parametrize("pattern", [TopK(1), TopK(5), TopK(8), TopK(20), TopK(100)], ids=lambda p: p.label)
 def test_ties_go_to_the_lowest_index(pattern, high):
     from kernel_oracle import check
 

@@ -19,9 +19,6 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 #: Rows up to this length are short: one kernel selects and attends.
 LONGEST_ROW = 1024
 WIDEST_HEAD = 128
-#: Without dropout they are treated as long ones if k is larger than this and there are this many times as many keys.
-SHORT_BUDGET = 16
-LONG_FROM_RATIO = 17
 #: Long rows are searched for candidates first.
 WIDEST_LONG_HEAD = 256
 LARGEST_LONG_BUDGET = 1024
@@ -32,7 +29,7 @@ PAYS_FROM_KEYS_UNCOMPILED = 16
 
 
 def is_long(problem: Problem) -> bool:
-    """Does the call go to the kernels for long rows? They take wide heads too, and are faster for some k."""
+    """Does the call go to the kernels for long rows? They take wide heads too."""
     p = problem
     keys = p.k.shape[-2]
     if not isinstance(p.pattern, TopK) or p.pattern.k >= keys:
@@ -40,8 +37,7 @@ def is_long(problem: Problem) -> bool:
     if keys > LONGEST_ROW or p.q.shape[-1] > WIDEST_HEAD:
         return True
     # Short rows have no tensor cores for exact float32 products; long ones filter in halves and rank in float32.
-    sparse = p.pattern.k > SHORT_BUDGET and keys >= LONG_FROM_RATIO * p.pattern.k
-    return (keys >= PAYS_FROM_KEYS if exact_products(p) else sparse) and p.dropout_p == 0
+    return exact_products(p) and keys >= PAYS_FROM_KEYS and p.dropout_p == 0
 
 
 def pays(problem: Problem, compiled: bool = False) -> bool:

@@ -20,6 +20,7 @@ from .tiles import (
     load_rows,
     padded_rows,
     place,
+    seen_by,
     seen_keys,
     spare,
     spared_keys,
@@ -117,15 +118,13 @@ def backward_queries(
     row_delta = row_delta * shrink
     tl.store(delta + at, row_delta)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    end = keys
-    if CAUSAL:
-        end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
+    by_all, end = seen_by(first, offset, keys, CAUSAL, BLOCK_M)
     row_begin, row_end, low, local, tail, count = steps_over_keys(
         begins, ends, lead, rows, queries, keys, end, first_global, every, WINDOW, BLOCK_N
     )
     whole = tl.minimum(count, keys // BLOCK_N)
     if not CHOSEN:
-        whole = whole_tiles(keys, CAUSAL or WINDOW, MASKED, BLOCK_N) // BLOCK_N
+        whole = whole_tiles(by_all, WINDOW or MASKED, BLOCK_N) // BLOCK_N
     for turn in range(0, whole):
         acc = add_queries_gradient(
             acc, q_tile, d_out_tile, row_lse, row_delta, k, v, words, mask, noise, row_keys, rows, row_begin, row_end,

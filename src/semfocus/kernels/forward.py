@@ -18,6 +18,7 @@ from .tiles import (
     load_rows,
     padded_rows,
     place,
+    seen_by,
     seen_keys,
     spare,
     spared_keys,
@@ -112,13 +113,11 @@ def full_forward(
         tl.full((BLOCK_M,), -float("inf"), tl.float32),
         tl.zeros((BLOCK_M,), tl.float32),
     )
-    end = keys
-    if CAUSAL:
-        end = tl.minimum(keys, tl.maximum(first + BLOCK_M + offset, 0))
+    by_all, end = seen_by(first, offset, keys, CAUSAL, BLOCK_M)
     row_begin, row_end, low, local, tail, count = steps_over_keys(
         begins, ends, lead, rows, queries, keys, end, first_global, every, WINDOW, BLOCK_N
     )
-    whole = whole_tiles(keys, CAUSAL or WINDOW, MASKED, BLOCK_N) // BLOCK_N
+    whole = whole_tiles(by_all, WINDOW or MASKED, BLOCK_N) // BLOCK_N
     for turn in range(0, whole):
         sums = add_tile(
             sums, q_tile, k, v, mask, noise, row_keys, rows, row_begin, row_end,

@@ -28,7 +28,7 @@ BITS = 32
 #: From this many rows on a matrix is converted to halves by more than one program.
 LONG_MATRIX = 4096
 #: Up to this many kept keys the scores of a row need not stay on chip.
-FEW = 16
+FEW = 64
 #: And how many of a slot's scores must: the chance that one of 32 slots holds more of the k best is about 1e-5.
 LEVELS = (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)
 
@@ -145,6 +145,15 @@ def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
         chosen.stages,
         registers if width <= 64 else None,
     )
+
+
+def remembered(budget: int) -> int:
+    """How many of a slot's scores are remembered. For larger budgets a few of the best may be overlooked in a row.
+
+    >>> [remembered(k) for k in (5, 16, 17, 32, 64)]
+    [4, 6, 3, 4, 6]
+    """
+    return LEVELS[budget] if budget < len(LEVELS) else 2 + budget // 16
 
 
 def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
@@ -265,7 +274,7 @@ def fill(x: Inputs, options: Options, out: Tensor, lse: Tensor, words: Tensor) -
     if few:
         top_few_forward[grid](
             q, k, v, into, lse, words, *sides, *strides, *counts, *options.numbers(),
-            K=options.budget, LEVELS=LEVELS[options.budget], **flags, **shape.schedule(),
+            K=options.budget, LEVELS=remembered(options.budget), **flags, **shape.schedule(),
         )  # fmt: skip
     elif options.budget:
         top_k_forward[grid](

@@ -64,11 +64,21 @@ def load_rows(start, rows, count, stride, WIDTH: tl.constexpr, BLOCK_D: tl.const
 
 
 @triton.jit
-def whole_tiles(count, BANDED: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """Up to where tiles of a row need no look at who sees whom."""
-    if BANDED or MASKED:
-        return count * 0
-    return count // BLOCK * BLOCK
+def seen_by(first, offset, keys, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr):
+    """How many keys the first and the last row of a block see, masks aside."""
+    by_first, by_last = keys, keys
+    if CAUSAL:
+        by_first = tl.minimum(keys, tl.maximum(first + offset + 1, 0))
+        by_last = tl.minimum(keys, tl.maximum(first + offset + BLOCK_M, 0))
+    return by_first, by_last
+
+
+@triton.jit
+def whole_tiles(seen_by_all, CHECKED: tl.constexpr, BLOCK: tl.constexpr):
+    """Up to where the tiles of a block of rows need no look at who sees whom; nowhere if each must be CHECKED."""
+    if CHECKED:
+        return seen_by_all * 0
+    return seen_by_all // BLOCK * BLOCK
 
 
 @triton.jit
@@ -234,12 +244,28 @@ def largest_below(scores, limit, TILES: tl.constexpr):
 
 
 @triton.jit
+def rough_log(x):
+    """Grows nearly like the logarithm of a positive number: its exponent and, between two of them, its fraction."""
+    return x.to(tl.int32, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def one_from(scores, limit):
+    """1.0 where a score is at least its row's ``limit`` (M,), else 0.0: one instruction, where a select takes two."""
+    if INTERPRETED:
+        return (scores >= limit[:, None]).to(tl.float32)
+    return tl.inline_asm_elementwise(
+        "set.ge.f32.f32 $0, $1, $2;", "=f,f,f", [scores, limit[:, None]], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def count_from(scores, limit, TILES: tl.constexpr):
     """(M,): how many scores of each row are at least ``limit``."""
-    count = (scores[0] >= limit[:, None]).to(tl.int32)
+    count = one_from(scores[0], limit)
     for i in tl.static_range(1, TILES):
-        count += (scores[i] >= limit[:, None]).to(tl.int32)
-    return tl.sum(count, 1)
+        count += one_from(scores[i], limit)
+    return tl.sum(count, 1).to(tl.int32)
 
 
 @triton.jit
@@ -283,7 +309,8 @@ def search_score(scores, best, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr):
     found = count_from(scores, limit, TILES) <= k
     reached = tl.where(found, k, 0)  # scores from the limit on
     low, high, width = x, best, tl.maximum(best - x, 1e-3 * tl.abs(best))
-    above_low, above_high = tl.full((BLOCK_M,), 0.0, tl.float32), tl.full((BLOCK_M,), 0.5, tl.float32)
+    wanted = rough_log(tl.full((BLOCK_M,), k - 0.5 * REMOVED, tl.float32))
+    log_low, log_high = tl.full((BLOCK_M,), 0.0, tl.float32), rough_log(tl.full((BLOCK_M,), 0.5, tl.float32))
     step = 0
     missing = tl.max((~found).to(tl.int32), 0)
     while (step < LONGEST_SEARCH) & (missing > 0):
@@ -293,13 +320,13 @@ def search_score(scores, best, k, TILES: tl.constexpr, BLOCK_M: tl.constexpr):
         reached = tl.where(hit, above, reached)
         found = found | hit
         many = above > k
+        log_above = rough_log(tl.maximum(above.to(tl.float32), 0.5))
         low = tl.where(many, x, low)
-        above_low = tl.where(many, above.to(tl.float32), above_low)
+        log_low = tl.where(many, log_above, log_low)
         high = tl.where(many, high, x)
-        above_high = tl.where(many, above_high, tl.maximum(above.to(tl.float32), 0.5))
-        bounded = above_low > 0.0
-        share = tl.log2(tl.maximum(above_low, 1.0) / (k - 0.5 * REMOVED))
-        share = share / tl.log2(tl.maximum(above_low, 1.0) / above_high)
+        log_high = tl.where(many, log_high, log_above)
+        bounded = log_low > 0.0  # one that is too low is known
+        share = (log_low - wanted) / (log_low - log_high)
         share = tl.where(step % 3 == 2, 0.5, tl.minimum(tl.maximum(share, 0.02), 0.98))
         width = tl.where(bounded, width, 2.0 * width)
         x = tl.where(bounded, low + (high - low) * share, high - width)

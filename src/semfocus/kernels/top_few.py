@@ -1,10 +1,13 @@
-"""Top-k for small k: the keys pass by twice in tiles, and only a few scores of each column slot are remembered.
+"""Top-k for small k: the keys pass by in tiles, and only a few scores of each column slot are remembered.
 
 First pass: slot c of a row sees the keys c, c + N, c + 2 N, ... and keeps its best few in order, by maxima and minima
-alone. The K-th best of the row is among them, unless a single slot holds more of the K best than it keeps, which is
-rare. Second pass: scores again, those from that threshold on are kept and counted. K of them are the K best, whatever
-rounding did. Another number means a crowded slot or equal scores: then the threshold and the last column that is kept
-at it are found by bisection, and the pass is repeated.
+alone. The K-th best of what is kept is the K-th best of the row, unless a slot holds more of the K best than it keeps.
+For few keys that is rare. For more, the scores that were overlooked are counted in another pass, which remembers the
+smallest ones above the threshold: it is moved up past as many of them.
+
+Last pass: scores again, those from the threshold on are kept and counted. K of them are the K best, whatever rounding
+did. Another number means a crowded slot or equal scores: then the threshold and the last column that is kept at it are
+found by bisection, and the pass is repeated.
 """
 
 import triton
@@ -18,17 +21,25 @@ from .tiles import (
     LIFT,
     LOG2_E,
     MAGNITUDE,
+    REMOVALS_UP_TO,
     dropout_source,
     largest_below,
     load_rows,
+    one_from,
     ones_in,
     padded_rows,
     place,
+    search_score,
+    seen_by,
     seen_keys,
     spare,
     spared_keys,
     whole_tiles,
 )
+
+#: How many of a slot's smallest scores above the threshold are remembered, and how many overlooked ones are expected.
+NEAREST = tl.constexpr(2)
+MOST_RAISED = tl.constexpr(8)
 
 
 @triton.jit
@@ -96,36 +107,84 @@ def add_kept(
 
 @triton.jit
 def values_of_kept(
-    q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, lowest, last, peak,
+    q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, whole, end, lowest, last, peak,
     k_stride, v_stride, mask_stride, scale, offset, limit,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, TIED: tl.constexpr,
 ):  # fmt: skip
-    """The second pass: weighted sum of values, sum of weights, number of kept keys; writes the kept bits."""
+    """The last pass: weighted sum of values, sum of weights, number of kept keys; writes the kept bits."""
     sums = (
         tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
         tl.zeros((BLOCK_M, BLOCK_N), tl.float32),
         tl.zeros((BLOCK_M,), tl.int32),
     )
-    whole = whole_tiles(keys, CAUSAL, MASKED, BLOCK_N)
     for start in range(0, whole, BLOCK_N):
         sums = add_kept(
             sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
             k_stride, v_stride, mask_stride, scale, offset, limit,
             WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, False,
         )  # fmt: skip
-    for start in range(whole, keys, BLOCK_N):
+    for start in range(whole, end, BLOCK_N):
         sums = add_kept(
             sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
             k_stride, v_stride, mask_stride, scale, offset, limit,
             WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, True,
         )  # fmt: skip
+    if CAUSAL:  # the backward kernels may look at more than these rows see
+        for word in range(tl.cdiv(end, 32), tl.cdiv(keys, 32)):
+            tl.store(words + word * stride + rows, tl.zeros((BLOCK_M,), tl.int32))
     return sums[0], tl.sum(sums[1], 1), sums[2]
 
 
 @triton.jit
+def note_smallest(nearest, counts, scores, lowest, LEVELS: tl.constexpr):
+    """Each slot's smallest scores from ``lowest`` on in order, and how many it has seen, with one more score each."""
+    counts += one_from(scores, lowest)
+    scores = tl.where(scores >= lowest[:, None], scores, float("inf"))
+    result = ()
+    for i in tl.static_range(LEVELS):
+        result = result + (tl.minimum(nearest[i], scores),)  # noqa: RUF005
+        scores = tl.maximum(nearest[i], scores)
+    return result, counts
+
+
+@triton.jit
+def raised(
+    lowest, q_tile, k, mask, rows, keys, whole, end, k_stride, mask_stride, scale, offset,
+    K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(M,): the threshold moved up past the smallest scores from it on, so that K are left where there were more."""
+    nearest = ()
+    for _ in tl.static_range(NEAREST):
+        nearest = nearest + (tl.full((BLOCK_M, BLOCK_N), float("inf"), tl.float32),)  # noqa: RUF005
+    counts = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, whole, BLOCK_N):
+        scores = tile_scores(
+            q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, False,
+        )  # fmt: skip
+        nearest, counts = note_smallest(nearest, counts, scores, lowest, NEAREST)
+    for start in range(whole, end, BLOCK_N):
+        scores = tile_scores(
+            q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
+            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, True,
+        )  # fmt: skip
+        nearest, counts = note_smallest(nearest, counts, scores, lowest, NEAREST)
+    surplus = tl.sum(counts, 1).to(tl.int32) - K
+    lowest = tl.where(surplus > 0, tl.min(nearest[0], 1), lowest)  # from between two scores to the upper one
+    turns = tl.minimum(tl.max(surplus, 0), MOST_RAISED)
+    for turn in range(0, turns):
+        best = tl.where(nearest[0] > lowest[:, None], nearest[0], float("inf"))
+        for i in tl.static_range(1, NEAREST):
+            best = tl.minimum(best, tl.where(nearest[i] > lowest[:, None], nearest[i], float("inf")))
+        lowest = tl.where(turn < surplus, tl.min(best, 1), lowest)
+    return lowest
+
+
+@triton.jit
 def bisect(
-    q_tile, k, mask, rows, keys, k_stride, mask_stride, scale, offset,
+    q_tile, k, mask, rows, keys, end, k_stride, mask_stride, scale, offset,
     K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -136,7 +195,7 @@ def bisect(
         middle = (low & high) + ((low ^ high) >> 1)  # their mean, without overflow
         limit = (middle ^ ((middle >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True)
         counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
-        for start in range(0, keys, BLOCK_N):
+        for start in range(0, end, BLOCK_N):
             scores = tile_scores(
                 q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
                 WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, True,
@@ -147,11 +206,11 @@ def bisect(
         high = tl.where(enough, high, middle)
     lowest = tl.maximum((low ^ ((low >> 31) & MAGNITUDE)).to(tl.float32, bitcast=True), LEAST)
     before = tl.full((BLOCK_M,), -1, tl.int32)
-    last = tl.full((BLOCK_M,), 1024, tl.int32)
-    for _ in range(11):
+    last = tl.zeros((BLOCK_M,), tl.int32) + keys
+    for _ in range(12):  # rows have fewer than 4,096 columns
         column = (before + last) >> 1
         counts = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
-        for start in range(0, keys, BLOCK_N):
+        for start in range(0, end, BLOCK_N):
             scores = tile_scores(
                 q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
                 WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, True,
@@ -180,7 +239,8 @@ def top_few_forward(
     """
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
-    rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    first = tl.program_id(0) % blocks * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
     q += place(q_strides, lead, middle, heads, 1)
     k += place(k_strides, lead, middle, heads, groups)
     v += place(v_strides, lead, middle, heads, groups)
@@ -198,28 +258,36 @@ def top_few_forward(
     best = ()
     for _ in tl.static_range(LEVELS):
         best = best + (tl.full((BLOCK_M, BLOCK_N), -float("inf"), tl.float32),)  # noqa: RUF005
-    whole = whole_tiles(keys, CAUSAL, MASKED, BLOCK_N)
+    by_all, end = seen_by(first, offset, keys, CAUSAL, BLOCK_M)
+    whole = whole_tiles(by_all, MASKED, BLOCK_N)
     for start in range(0, whole, BLOCK_N):
         scores = tile_scores(
             q_tile, k, mask, rows, start, keys, k_strides[3], mask_strides[3], scale, offset,
             WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, False,
         )  # fmt: skip
         best = insert(best, scores, LEVELS)
-    for start in range(whole, keys, BLOCK_N):
+    for start in range(whole, end, BLOCK_N):
         scores = tile_scores(
             q_tile, k, mask, rows, start, keys, k_strides[3], mask_strides[3], scale, offset,
             WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, True,
         )  # fmt: skip
         best = insert(best, scores, LEVELS)
     peak = tl.max(best[0], 1)
-    lowest = peak
-    for i in tl.static_range(1, K):  # the i-th best but one is at most i deep in its slot
-        lowest = largest_below(best, lowest, i + 1 if i < LEVELS else LEVELS)
-    lowest = tl.maximum(lowest, LEAST)
+    if K <= REMOVALS_UP_TO:
+        lowest = peak
+        for i in tl.static_range(1, K):  # the i-th best but one is at most i deep in its slot
+            lowest = largest_below(best, lowest, i + 1 if i < LEVELS else LEVELS)
+        lowest = tl.maximum(lowest, LEAST)
+    else:
+        lowest, _ = search_score(best, peak, K, LEVELS, BLOCK_M)
+        lowest = raised(
+            lowest, q_tile, k, mask, rows, keys, whole, end, k_strides[3], mask_strides[3], scale, offset,
+            K, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, PRECISION,
+        )  # fmt: skip
     peak = tl.where(peak == -float("inf"), 0.0, peak * LOG2_E) - lift
     noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     acc, total, count = values_of_kept(
-        q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, lowest, rows, peak,
+        q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, whole, end, lowest, rows, peak,
         k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
         WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, False,
     )  # fmt: skip
@@ -227,11 +295,11 @@ def top_few_forward(
     wrong = ((count > K) | ((count < K) & (lowest > LEAST))) & (rows < queries)
     if tl.max(wrong.to(tl.int32), 0) > 0:
         lowest, last = bisect(
-            q_tile, k, mask, rows, keys, k_strides[3], mask_strides[3], scale, offset,
+            q_tile, k, mask, rows, keys, end, k_strides[3], mask_strides[3], scale, offset,
             K, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, PRECISION,
         )  # fmt: skip
         acc, total, count = values_of_kept(
-            q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, lowest, last, peak,
+            q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, whole, end, lowest, last, peak,
             k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
             WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, True,
         )  # fmt: skip
