@@ -131,6 +131,16 @@ def test_slots_that_hold_a_few_more_than_they_keep(k, crowded):
     assert kept.sum() == 5 * k
 
 
+@pytest.mark.parametrize("k", [3, 20, 70])
+@pytest.mark.parametrize("which", ["query", "key"])
+def test_nan_is_never_hidden(k, which):
+    problem, d_out = draw(TopK(k), 5, 90, lead=(1,), heads=1)
+    (problem.q if which == "query" else problem.k)[..., 4, :] = torch.nan
+    out = run(problem, d_out)[0]
+    broken = torch.arange(5) == 4 if which == "query" else torch.ones(5, dtype=torch.bool)
+    assert torch.equal(out[0, 0].isnan().any(-1), broken)
+
+
 @pytest.mark.parametrize("k", [17, 60, 70])
 def test_thresholds_of_scores_spread_unevenly(k):
     """Most of them close together, some far away, some equal."""

@@ -187,8 +187,8 @@ def top_k_forward(
     total = tl.zeros((BLOCK_M,), tl.float32)
     for i in tl.static_range(TILES):
         columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
-        tied = (row[i] == lowest[:, None]) & (columns[None, :] <= last[:, None])
-        kept = ((row[i] > lowest[:, None]) | tied) & (row[i] > -float("inf"))
+        beyond = (row[i] == lowest[:, None]) & (columns[None, :] > last[:, None])
+        kept = ~((row[i] < lowest[:, None]) | beyond | (row[i] == -float("inf")))  # NaN is kept: the output shows it
         bits = tl.reshape(kept.to(tl.int32), (BLOCK_M, BLOCK_N // 32, 32)) << tl.arange(0, 32)[None, None, :]
         word = i * (BLOCK_N // 32) + tl.arange(0, BLOCK_N // 32)
         inside = (rows[:, None] >= 0) & (word[None, :] < words_per_row)

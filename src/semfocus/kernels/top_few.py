@@ -72,10 +72,11 @@ def insert(best, scores, LEVELS: tl.constexpr):
 
 @triton.jit
 def kept_keys(scores, columns, lowest, last, TIED: tl.constexpr):
-    """bool (M, N); ``lowest`` is finite."""
+    """bool (M, N); ``lowest`` is finite. NaN is kept: the output shows it."""
+    kept = ~(scores < lowest[:, None])
     if TIED:
-        return (scores > lowest[:, None]) | ((scores == lowest[:, None]) & (columns[None, :] <= last[:, None]))
-    return scores >= lowest[:, None]
+        kept = kept & ~((scores == lowest[:, None]) & (columns[None, :] > last[:, None]))
+    return kept
 
 
 @triton.jit
