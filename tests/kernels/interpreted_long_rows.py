@@ -89,3 +89,9 @@ def test_several_launches(monkeypatch):
 
 def test_wide_heads():
     check_long(*draw(TopK(3), 4, 130, d=144, lead=(1,), heads=1))
+
+
+def test_a_query_of_nan_gives_nan():
+    problem, d_out = draw(TopK(3), 5, 140, lead=(1,), heads=1)
+    problem.q[..., 4, :] = torch.nan
+    assert torch.equal(run_long(problem, d_out)[0][0, 0].isnan().any(-1), torch.arange(5) == 4)

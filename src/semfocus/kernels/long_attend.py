@@ -119,9 +119,12 @@ def attend_to_best(
     queries, middle, heads, groups, scale, first_block, splits, budget, steps,
     BLOCK_M: tl.constexpr, ROOM: tl.constexpr, ENTRIES: tl.constexpr, CANDIDATES: tl.constexpr,
     CHUNK: tl.constexpr, VALUES: tl.constexpr, KEPT: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr, SIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """indices and weights (leads, queries, budget): the kept keys and their weights; -1 and 0 where there are fewer."""
+    """indices and weights (leads, queries, budget): the kept keys and their weights; -1 and 0 where there are fewer.
+
+    SIGHTED: every row sees a key, so that one without candidates has NaN for scores, and its output is NaN.
+    """
     local = tl.program_id(0)
     blocks = tl.cdiv(queries, BLOCK_M)
     block = first_block + local // BLOCK_M
@@ -175,6 +178,8 @@ def attend_to_best(
         acc = weighted_values(
             v, indices + at, weights + at, tl.minimum(total, budget), v_strides[3], VALUES, WIDTH, BLOCK_D
         )
+        if SIGHTED:
+            acc = tl.where(total > 0, acc, float("nan"))
         width = tl.arange(0, BLOCK_D)
         tl.store(out + row * out_strides[3] + width, acc.to(out.dtype.element_ty), mask=width < WIDTH)
 

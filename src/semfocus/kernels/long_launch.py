@@ -142,6 +142,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
             CANDIDATES=p.candidates, KEPT=padded(options.budget),
             CHUNK=chunk_of(p.expected + p.expected // 4 + 4, width), VALUES=chunk_of(options.budget, width),
             SCALED=options.scales is not None, num_warps=max(1, min(8, p.candidates // 512)), **shape,
+            SIGHTED=options.mask is None and not (options.causal and options.offset < 0),
         )  # fmt: skip
     return out, lse, indices, weights
 
