@@ -123,9 +123,7 @@ def test_memory_is_linear_in_the_keys():
 
 
 def test_long_rows_are_chosen(high):  # noqa: F811
-    assert kernels.is_long(draw(TopK(8), 10, 1025)[0])
-    assert kernels.is_long(draw(TopK(32), 10, 600)[0])
-    assert not kernels.is_long(draw(TopK(16), 10, 600)[0])
-    assert not kernels.is_long(draw(TopK(32), 10, 512)[0])
-    assert not kernels.is_long(draw(TopK(64), 10, 1024)[0])
-    assert not kernels.is_long(draw(TopK(32), 10, 600, dropout_p=0.1)[0])
+    for budget, queries, keys in ((8, 99, 1025), (32, 99, 2000), (64, 63, 2000), (64, 99, 2049), (100, 99, 2000)):
+        assert kernels.is_long(draw(TopK(budget), queries, keys)[0])
+    for budget, queries, keys in ((8, 1, 1024), (1000, 99, 1024), (33, 64, 2048), (64, 99, 2000)):
+        assert not kernels.is_long(draw(TopK(budget), queries, keys)[0])

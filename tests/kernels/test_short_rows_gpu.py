@@ -64,6 +64,16 @@ def test_odd_shapes(pattern, t, s, d, heads, kv_heads, causal, high):
     check(*draw(pattern, t, s, d=d, heads=heads, kv_heads=kv_heads, **options))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_longer_rows_for_some_budgets(causal, high):
+    from kernel_oracle import check
+
+    problem, d_out = draw(TopK(48), 300, 2001, torch.bfloat16, heads=2, is_causal=causal, query_offset=1701)
+    assert not kernels.is_long(problem)
+    check(problem, d_out)
+    check(dataclasses.replace(problem, dropout_p=0.2), d_out)
+
+
 @pytest.mark.parametrize("pattern", [TopK(1), TopK(5), TopK(8), TopK(20), TopK(100)], ids=lambda p: p.label)
 def test_ties_go_to_the_lowest_index(pattern, high):
     from kernel_oracle import check

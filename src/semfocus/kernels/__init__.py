@@ -18,6 +18,10 @@ INSTALLED = find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 #: Rows up to this length are short: one kernel selects and attends.
 LONGEST_ROW = 1024
+#: For these budgets up to this length, where the search for candidates gains least; not for a few queries.
+BUDGETS_OF_LONGER_ROWS = range(33, 65)
+LONGER_ROW = 2048
+QUERIES_OF_LONGER_ROWS = 64
 WIDEST_HEAD = 128
 #: Long rows are searched for candidates first.
 WIDEST_LONG_HEAD = 256
@@ -34,7 +38,8 @@ def is_long(problem: Problem) -> bool:
     keys = p.k.shape[-2]
     if not isinstance(p.pattern, TopK) or p.pattern.k >= keys:
         return False
-    if keys > LONGEST_ROW or p.q.shape[-1] > WIDEST_HEAD:
+    longer = p.pattern.k in BUDGETS_OF_LONGER_ROWS and p.q.shape[-2] >= QUERIES_OF_LONGER_ROWS
+    if keys > (LONGER_ROW if longer else LONGEST_ROW) or p.q.shape[-1] > WIDEST_HEAD:
         return True
     # Short rows have no tensor cores for exact float32 products; long ones filter in halves and rank in float32.
     return exact_products(p) and keys >= PAYS_FROM_KEYS and p.dropout_p == 0
