@@ -1,6 +1,7 @@
 """What README and docs/reproduction.md say, and in which order."""
 
 import dataclasses
+import shutil
 
 import pytest
 from two_tasks import find
@@ -174,6 +175,21 @@ def test_races_as_trained_and_best_against_best(scales):
     assert plain.clock.ratio == pytest.approx(plain.mean.ratio / 2)
     assert (best.kind, best.a.label, best.b.label) == ("best scale", "full x 4", "top-k(5)")
     assert best.median.low < 1 < plain.median.low
+
+
+def test_no_best_scale_before_another_scale_was_tried(scales):
+    store, manifest = scales
+    for seed in range(6):
+        shutil.rmtree(store.run(manifest.run_of(manifest.arms[1], seed)).path)
+    assert [race.kind for race in races(Results(store, manifest))] == ["as the paper trains"]
+
+
+def test_a_run_of_two_arms_counts_once(scales):
+    store, manifest = scales
+    twice = dataclasses.replace(manifest.arms[0], label="full, tuned")
+    results = Results(store, dataclasses.replace(manifest, arms=(*manifest.arms, twice)))
+    assert len(list(results.every_run())) == 24
+    assert results.statuses() == {"finished": 18}
 
 
 def test_what_it_cost(scales, tmp_path):

@@ -69,9 +69,9 @@ class ClaimRow:
         lines = [line for line in self.judged.lines if line.outcome != "missing"]
         if len(lines) > SHOWN:
             lines = [line for line in lines if line.subject.startswith(FOCUSED)]
-        several = len({line.subject for line in lines}) > 1
+        named = len(lines) == 1 or len({line.subject for line in lines}) > 1
         said = [
-            f"{line.panel}{f', {line.subject}' if several else ''}: {line.shown}"
+            f"{line.panel}{f', {line.subject}' if named else ''}: {line.shown}"
             + (f" ({line.outcome})" if line.outcome == "impossible" else "")
             for line in lines
         ]

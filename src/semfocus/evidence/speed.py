@@ -65,8 +65,8 @@ def races(results: Results) -> list[Race]:
         tuned = results.question.study == TUNED
         found.append(_race(panel, "learning rate and scale tuned" if tuned else "as the paper trains", a, b, clock))
         scaled = [_scaled(results, panel, pattern) for pattern in (Full(), FOCUSED)]
-        if max(map(len, scaled)) > 1:
-            best_a, best_b = _fastest(scaled[0], a), _fastest(scaled[1], b)
+        if all(scaled) and max(map(len, scaled)) > 1:
+            best_a, best_b = map(_fastest, scaled)
             found.append(_race(panel, "best scale", best_a, best_b, clock, sum(map(len, scaled))))
     return found
 
@@ -79,18 +79,20 @@ def _race(panel: str, kind: Kind, a: ArmResult, b: ArmResult, clock: Clock, trie
 
 
 def _scaled(results: Results, panel: str, pattern: Pattern) -> list[ArmResult]:
-    """The arms of a pattern that differ in the scale of their scores alone."""
+    """The arms of a pattern that differ in the scale of their scores alone and have a run that is over."""
     return [
         arm
         for arm in results.in_panel(panel)
-        if arm.label == label_of(pattern, arm.config.model.attention_scale) and arm.config.pattern == pattern
+        if arm.label == label_of(pattern, arm.config.model.attention_scale)
+        and arm.config.pattern == pattern
+        and arm.times() is not None
     ]
 
 
-def _fastest(arms: list[ArmResult], plain: ArmResult) -> ArmResult:
-    """The arm with the smallest mean of min(T, E) over its seeds; the plain one before anything is over."""
+def _fastest(arms: list[ArmResult]) -> ArmResult:
+    """The arm with the smallest mean of min(T, E) over its seeds."""
     known = [(times.restricted_mean(), i) for i, arm in enumerate(arms) if (times := arm.times()) is not None]
-    return arms[min(known)[1]] if known else plain
+    return arms[min(known)[1]]
 
 
 def markdown(results: Results, found: list[Race], where: str) -> str:

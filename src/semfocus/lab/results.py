@@ -199,4 +199,5 @@ class Results:
         return ((arm, run) for arm in self.arms for run in arm.runs)
 
     def statuses(self) -> Counter[Status]:
-        return Counter(run.status for _, run in self.every_run())
+        """Of each run once: two arms may share one, where the best settings of both are the same."""
+        return Counter({run.directory.run: run.status for _, run in self.every_run()}.values())
