@@ -92,6 +92,7 @@ class Population:
         self.evaluated = torch.zeros((), dtype=torch.int64, device=self.device)  # examples so far
         self.train_step = self._captured(self._one_step) if on_gpu else self._one_step
         self._evaluators: dict[tuple[str, int], Callable[[], None]] = {}
+        self.watch: Callable[[str, int, int], None] | None = None  # told what is going on, and how many steps are done
 
     def _compile(self) -> None:
         self.model.run_block = block_compiled_where_it_pays
@@ -107,12 +108,17 @@ class Population:
             self.start_epoch(epoch)
             for step in range(self.steps_per_epoch):
                 self.train_step()
+                self._tell(f"training, epoch {epoch + 1}", step + 1, self.steps_per_epoch)
                 if after_step is not None:
                     after_step(step)
         loss, right, counted, norm, square = self.running.clone()
         steps = self.steps_per_epoch
         spread = (square / steps - (norm / steps).square()).clamp(min=0).sqrt()
         return Measured(loss / steps, right / counted, gradient_norm=norm / steps, gradient_deviation=spread)
+
+    def _tell(self, what: str, done: int, of: int) -> None:
+        if self.watch is not None:
+            self.watch(what, done, of)
 
     def start_epoch(self, epoch: int) -> None:
         self.model.train()
@@ -148,8 +154,9 @@ class Population:
         self.sums.zero_()
         self.evaluated.zero_()
         with precision(self.configs[0].precision), torch.no_grad():
-            for _ in range(examples // chunk):
+            for i in range(examples // chunk):
                 one_chunk()
+                self._tell(f"evaluating, {split}", i + 1, examples // chunk)
             rest = examples % chunk
             if rest:
                 self._add_sums(data, torch.arange(examples - rest, examples, device=self.device))

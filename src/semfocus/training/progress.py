@@ -6,11 +6,12 @@ import time
 from statistics import median
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-#: Seconds between plain lines.
+#: Seconds between plain lines, and between looks inside an epoch.
 LINE_EVERY = 10.0
 SHOWN = ("train_loss", "train_accuracy", "heldout_loss", "heldout_accuracy")
 
@@ -22,7 +23,7 @@ class Progress:
         self.console = console
         self.live: Live | None = None
         self.runs = self.done = 0
-        self.begun = self.last_line = time.monotonic()
+        self.begun = self.last_line = self.last_look = time.monotonic()
         self.work = self.worked = 0  # runs x epochs
         self.newest: tuple[int, int, list[dict[str, Any]]] | None = None
 
@@ -62,6 +63,18 @@ class Progress:
                 f"runs {self.done}/{self.runs}  epoch {epoch}/{epochs}  median {middle}  best {best}  "
                 f"time left {self._left()}"
             )
+
+    def within(self, what: str, done: int, of: int) -> None:
+        """On the way through an epoch, or an evaluation: so many of its steps are done."""
+        now = time.monotonic()
+        if self.console is None or now - max(self.last_line, self.last_look) < LINE_EVERY:
+            return
+        self.last_look = now  # the line after the epoch comes all the same
+        sentence = f"{what}: step {done} of {of}"
+        if self.live is None:
+            self.say(f"runs {self.done}/{self.runs}  {sentence}")
+        else:
+            self.live.update(Group(self._table(*self.newest), sentence) if self.newest else Text(sentence))
 
     def _left(self) -> str:
         if not self.worked:

@@ -155,6 +155,8 @@ class GroupTraining:
         self.folder = group.folder(trainer.out)
         self.config = group.configs[0].train
         self.population = Population(group.configs, trainer.device, dtype=trainer.dtype)
+        if trainer.device.type == "cpu":  # a GPU's epochs are short, and its steps are queued long before they are done
+            self.population.watch = trainer.progress.within
         self.directories = [RunDirectory(trainer.out, run) for run in group.runs]
         self.diverged = torch.full((len(group.configs),), -1, dtype=torch.int64)  # epoch at which, or -1
         self.rows: list[list[dict[str, Any]]] = [[] for _ in group.configs]  # not yet on disk
