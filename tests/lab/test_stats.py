@@ -341,7 +341,6 @@ def test_more_than_a_fifth_censored_is_said(censored, heavy):
     for swap in (False, True):
         pair = [[None] * censored + [50] * (10 - censored), [20] * 10]
         found = comparison(*(pair[::-1] if swap else pair))
-        assert found.heavily_censored == heavy
         assert (found.warning is not None) == heavy
     if heavy:
         assert found.warning == (

@@ -66,7 +66,7 @@ def races(results: Results) -> list[Race]:
         found.append(_race(panel, "learning rate and scale tuned" if tuned else "as the paper trains", a, b, clock))
         scaled = [_scaled(results, panel, pattern) for pattern in (Full(), FOCUSED)]
         if all(scaled) and max(map(len, scaled)) > 1:
-            best_a, best_b = map(_fastest, scaled)
+            (_, best_a), (_, best_b) = (min(arms, key=lambda found: found[0]) for arms in scaled)
             found.append(_race(panel, "best scale", best_a, best_b, clock, sum(map(len, scaled))))
     return found
 
@@ -78,21 +78,18 @@ def _race(panel: str, kind: Kind, a: ArmResult, b: ArmResult, clock: Clock, trie
     return Race(panel, kind, a, b, middle, mean, on_the_clock(mean, a, b, clock), tried)
 
 
-def _scaled(results: Results, panel: str, pattern: Pattern) -> list[ArmResult]:
-    """The arms of a pattern that differ in the scale of their scores alone and have a run that is over."""
+def _scaled(results: Results, panel: str, pattern: Pattern) -> list[tuple[float, ArmResult]]:
+    """The arms of a pattern that differ in the scale of their scores alone and have a run that is over.
+
+    With the mean of min(T, E) over their seeds.
+    """
     return [
-        arm
+        (times.restricted_mean(), arm)
         for arm in results.in_panel(panel)
         if arm.label == label_of(pattern, arm.config.model.attention_scale)
         and arm.config.pattern == pattern
-        and arm.times() is not None
+        and (times := arm.times()) is not None
     ]
-
-
-def _fastest(arms: list[ArmResult]) -> ArmResult:
-    """The arm with the smallest mean of min(T, E) over its seeds."""
-    known = [(times.restricted_mean(), i) for i, arm in enumerate(arms) if (times := arm.times()) is not None]
-    return arms[min(known)[1]]
 
 
 def markdown(results: Results, found: list[Race], where: str) -> str:

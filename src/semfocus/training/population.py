@@ -106,9 +106,10 @@ class Population:
         """One pass over the training examples; ``epoch`` counts from 0. Returns loss and accuracy as met on the way."""
         with precision(self.configs[0].precision):
             self.start_epoch(epoch)
+            what = f"training, epoch {epoch + 1}"
             for step in range(self.steps_per_epoch):
                 self.train_step()
-                self._tell(f"training, epoch {epoch + 1}", step + 1, self.steps_per_epoch)
+                self._tell(what, step + 1, self.steps_per_epoch)
                 if after_step is not None:
                     after_step(step)
         loss, right, counted, norm, square = self.running.clone()
@@ -154,9 +155,10 @@ class Population:
         self.sums.zero_()
         self.evaluated.zero_()
         with precision(self.configs[0].precision), torch.no_grad():
-            for i in range(examples // chunk):
+            what, chunks = f"evaluating, {split}", examples // chunk
+            for i in range(chunks):
                 one_chunk()
-                self._tell(f"evaluating, {split}", i + 1, examples // chunk)
+                self._tell(what, i + 1, chunks)
             rest = examples % chunk
             if rest:
                 self._add_sums(data, torch.arange(examples - rest, examples, device=self.device))

@@ -73,10 +73,6 @@ class Comparison:
         return self.a.restricted_mean(), self.b.restricted_mean()
 
     @property
-    def heavily_censored(self) -> bool:
-        return max(self.a.censored_share, self.b.censored_share) > HEAVY_CENSORING
-
-    @property
     def warning(self) -> str | None:
         """To be said before any number, where many seeds never converged, or before anybody looked."""
         said = []

@@ -1,8 +1,8 @@
 """The median over seeds of T_a / T_b, with an interval that needs no assumption and survives censoring.
 
 A censored T is only known to be larger than E, one at the first evaluation to be at most that; so a seed gives a range
-of ratios. The median of all lower ends and the
-median of all upper ends enclose the median; where they differ, only one of them may be known.
+of ratios. The median of all lower ends and the median of all upper ends enclose the median; where they differ, only one
+of them may be known.
 """
 
 from __future__ import annotations
