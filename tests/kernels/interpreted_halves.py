@@ -5,7 +5,19 @@ import torch
 from halves_oracle import HALF, both, check_attention, population, without_kernels
 from kernel_oracle import poison
 
-from semfocus import Banded, BlockLocal, Full, TopK, kernels
+from semfocus import (
+    Banded,
+    BlockLocal,
+    BottomK,
+    FixedRandom,
+    Full,
+    PositionalTopK,
+    RandomK,
+    Strided,
+    SwappedTopK,
+    TopK,
+    kernels,
+)
 from semfocus.kernels.attention_half_tiles import unit_of  # noqa: F401 (imports Triton)
 from semfocus.model.transformer import run_block
 from semfocus.training import paper
@@ -32,6 +44,12 @@ CASES = {
     "windows beside top-k": ([Banded(5), TopK(4), BlockLocal(4)], {"length": 40, "examples": 1}),
     "global tokens": ([BlockLocal(4, global_tokens=2), Banded(5, global_tokens=2)], {"length": 33, "scale": 4.0}),
     "padding": ([TopK(3), Full()], {"length": 40, "width": 24, "dropout": 0.0, "masked": True, "examples": 1}),
+    "chosen before": (
+        [BottomK(3), RandomK(4), FixedRandom(3), Strided(4), SwappedTopK(3), PositionalTopK(3), TopK(4, sinks=1)],
+        {"length": 20, "examples": 2},
+    ),
+    "chosen before, beside others": ([Banded(5), Strided(4), TopK(3)], {"length": 40, "examples": 1, "width": 24}),
+    "windows under padding": ([Banded(5), RandomK(4), TopK(3)], {"length": 33, "examples": 1, "masked": True}),
     "one token": ([Full(), TopK(1)], {"length": 1}),
     "the longest": ([TopK(5)], {"length": 64, "width": 64, "examples": 1}),
     "longer": ([Full(), TopK(4), Banded(7), BlockLocal(8)], {"length": 70, "examples": 2}),
@@ -62,7 +80,8 @@ def test_whole_model_against_plain(length, width, mlp_width, dropout, monkeypatc
 
 @pytest.mark.parametrize("length", [20, 70])
 def test_compiled_it_is_the_same(length):
-    model, tokens = population([Full(), TopK(5)], length=length, examples=1)
+    patterns = [Full(), TopK(5)] + [Strided(3), SwappedTopK(3)] * (length <= 64)
+    model, tokens = population(patterns, length=length, examples=2 if length <= 64 else 1)
     plain = model(tokens, 3)
     model.run_block = torch.compile(run_block, dynamic=False, backend="aot_eager", fullgraph=True)
     assert torch.equal(plain, model(tokens, 3))
@@ -80,8 +99,8 @@ def test_second_derivatives_are_refused(length):
 @pytest.mark.parametrize(
     ("patterns", "options"),
     [
-        ([TopK(3, sinks=1)], {}),
-        ([Banded(3)], {"mask_padding": True}),
+        ([TopK(3, sinks=1)], {"length": 70}),
+        ([Banded(3)], {"mask_padding": True, "length": 70}),
         ([Full()], {"soft_cap": 2.0}),
         ([Full()], {"cosine_scores": True}),
         ([Full()], {"norm": "post"}),
@@ -92,7 +111,8 @@ def test_second_derivatives_are_refused(length):
 def test_what_it_does_not_serve_stays_plain(patterns, options, monkeypatch):
     model, tokens = population(patterns, **{"length": 8, **options})
     made = []
-    monkeypatch.setattr(torch.ops.semfocus, "attention_half", lambda *_: made.append(1), raising=False)
+    for name in ("attention_half", "long_half"):
+        monkeypatch.setattr(torch.ops.semfocus, name, lambda *_: made.append(1), raising=False)
     assert model(tokens).isfinite().all()
     assert not made
 

@@ -4,7 +4,19 @@ import pytest
 import torch
 from halves_oracle import HALF, both, check_attention, population
 
-from semfocus import Banded, BlockLocal, Full, TopK, kernels
+from semfocus import (
+    Banded,
+    BlockLocal,
+    BottomK,
+    FixedRandom,
+    Full,
+    PositionalTopK,
+    RandomK,
+    Strided,
+    SwappedTopK,
+    TopK,
+    kernels,
+)
 from semfocus.training.population import precision
 
 pytestmark = [
@@ -29,6 +41,12 @@ def high():
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_first_half_against_plain(patterns, dropout, length):
     check_attention(patterns, length, width=64, dropout=dropout, examples=25, device="cuda")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_patterns_chose_before(masked):
+    patterns = [BottomK(5), RandomK(5), FixedRandom(5), Strided(5), SwappedTopK(5), PositionalTopK(5), TopK(5, sinks=1)]
+    check_attention(patterns, 40, width=64, examples=2, masked=masked, device="cuda")
 
 
 @pytest.mark.parametrize("length", [40, 200])

@@ -26,23 +26,27 @@ def _flags(h: Tensor, dropout_p: float) -> dict[str, Any]:
 @torch.library.custom_op("semfocus::attention_half", mutates_args=())
 def attention_half(
     h: Tensor, w: Tensor, b: Tensor, w_out: Tensor, b_out: Tensor, scales: Tensor, keys: Tensor, mask: Tensor | None,
-    window: Tensor | None, budgets: Tensor | None, first_global: int, eps: float, dropout_p: float,
+    window: Tensor | None, budgets: Tensor | None, chosen: Tensor | None, first_global: int, eps: float,
+    dropout_p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """h (m, b, t, d), w (m, d, 3 d), w_out (m, d, d), scales and keys (m,); of each member, None for all keys:
-    mask bool (m, b, t), window int32 (2, m, t), budgets int32 (m,) with 0 for no limit.
+    mask bool (m, b, t), window int32 (2, m, t), budgets int32 (m,) with 0 for no limit, and a negative one where the
+    keys are in ``chosen`` int32 (m, b, t, words), as bits.
 
     Returns the result and the kept bits.
     """
     h = h.contiguous()
+    chosen = None if chosen is None else chosen.contiguous()
     weights = [by_member(x) for x in (w, b, w_out, b_out)]
     out, words = _empty(h)
     members, examples, tokens, _ = h.shape
     begins, ends = (h, h) if window is None else window  # h stands in for what is absent
     half_forward[(members * examples,)](
         h, *weights, scales, keys, h if mask is None else mask.contiguous().view(torch.uint8), begins, ends,
-        h if budgets is None else budgets, out, words, *(x.stride(0) for x in weights), examples, tokens,
-        eps, *dropout_numbers(dropout_p), first_global, CHOOSING=budgets is not None, WINDOW=window is not None,
-        MASKED=mask is not None, maxnreg=THREE_PROGRAMS, **_flags(h, dropout_p),
+        h if budgets is None else budgets, h if chosen is None else chosen, out, words,
+        *(x.stride(0) for x in weights), examples, tokens, eps, *dropout_numbers(dropout_p), first_global,
+        CHOOSING=budgets is not None, CHOSEN=chosen is not None, WINDOW=window is not None, MASKED=mask is not None,
+        maxnreg=THREE_PROGRAMS, **_flags(h, dropout_p),
     )  # fmt: skip
     return out, words
 
@@ -87,14 +91,14 @@ def _(
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     h, w, b, w_out, _, scales, keys = inputs[:7]
     ctx.save_for_backward(output[1], h, w, b, w_out, scales, keys)
-    ctx.numbers = inputs[11:]
+    ctx.numbers = inputs[12:]
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
     dh, dw, dw_out, d_biases = torch.ops.semfocus.attention_half_backward(d_out, *ctx.saved_tensors, *ctx.numbers)
     db, db_out = d_biases[:, None].split([3 * dh.shape[-1], dh.shape[-1]], dim=-1)
-    return (dh, dw, db, dw_out, db_out, *[None] * 8)
+    return (dh, dw, db, dw_out, db_out, *[None] * 9)
 
 
 attention_half.register_autograd(_differentiate, setup_context=_setup)

@@ -4,7 +4,8 @@
     out = h + dropout((dropout(w) v) Wo + bo)
 
 Only h, the result and a bit per kept key touch memory; the backward kernel computes the rest again. Members may have
-different patterns: each query keeps an interval of keys and the global ones, and of those the best k, if k is not 0.
+different patterns: each query keeps an interval of keys and the global ones, and of those the best k, if k is not 0; or
+the keys that were chosen before, if k is negative.
 """
 
 import triton
@@ -58,6 +59,17 @@ def best_of(scores, seen, k, BLOCK_T: tl.constexpr):
 
 
 @triton.jit
+def kept_by(words, at, rows, tokens, BLOCK_T: tl.constexpr):
+    """bool (T, T): the bits of an example's rows, which begin with the row ``at``."""
+    columns = tl.arange(0, BLOCK_T)
+    word = tl.zeros((BLOCK_T, 1), tl.int32)
+    for i in tl.static_range(BLOCK_T // 32):
+        loaded = tl.load(words + (at + rows) * (BLOCK_T // 32) + i, mask=rows < tokens, other=0)
+        word = tl.where((columns >= 32 * i)[None, :], loaded[:, None], word)
+    return ((word >> (columns & 31)[None, :]) & 1) != 0
+
+
+@triton.jit
 def softmax(scores, kept):
     """(T, T): over the kept keys; a row without any is 0."""
     scores = tl.where(kept, scores, -float("inf"))
@@ -79,9 +91,9 @@ def keys_of(keys, member, example, tokens, BLOCK_T: tl.constexpr):
 
 @triton.jit(do_not_specialize=["limit", "first_global"])
 def half_forward(
-    h, w, b, w_out, b_out, scales, keys, mask, begins, ends, budgets, out, words,
+    h, w, b, w_out, b_out, scales, keys, mask, begins, ends, budgets, chosen, out, words,
     w_stride, b_stride, w_out_stride, b_out_stride, examples, tokens, eps, limit, factor, first_global,
-    CHOOSING: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr,
+    CHOOSING: tl.constexpr, CHOSEN: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """A program takes one example of one member."""
@@ -104,6 +116,9 @@ def half_forward(
         budget = tl.load(budgets + member)
         if budget > 0:
             kept = best_of(scores, kept, budget, BLOCK_T)
+        if CHOSEN:  # noqa: SIM102 (decided when it is compiled)
+            if budget < 0:
+                kept = kept & kept_by(chosen, at, rows, tokens, BLOCK_T)
     bits = tl.reshape(tl.where(kept, (1 << (columns & 31))[None, :], 0), (BLOCK_T, BLOCK_T // 32, 32))
     store_rows(words + at * (BLOCK_T // 32), rows, tokens, BLOCK_T // 32, tl.sum(bits, 2), BLOCK_T // 32, BLOCK_T // 32)
     weights = softmax(scores, kept)
@@ -151,11 +166,7 @@ def half_backward(
     q = projected(x, w, b, 0, WIDTH, BLOCK_D).to(tl.float16)
     k = projected(x, w, b, 1, WIDTH, BLOCK_D).to(tl.float16)
     v = projected(x, w, b, 2, WIDTH, BLOCK_D).to(tl.float16)
-    word = tl.zeros((BLOCK_T, 1), tl.int32)
-    for i in tl.static_range(BLOCK_T // 32):
-        loaded = tl.load(words + (at + rows) * (BLOCK_T // 32) + i, mask=rows < tokens, other=0)
-        word = tl.where((columns >= 32 * i)[None, :], loaded[:, None], word)
-    kept = ((word >> (columns & 31)[None, :]) & 1) != 0
+    kept = kept_by(words, at, rows, tokens, BLOCK_T)
     weights = softmax(product(q, tl.trans(k)) * scale, kept)
     change = load_rows(d_out + at * WIDTH, rows, tokens, WIDTH, WIDTH, BLOCK_D)
     unit = unit_of(tl.max(tl.max(tl.abs(change), 1), 0))

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..patterns._windows import Window
 from ..patterns.base import Pattern
@@ -23,6 +24,8 @@ from . import INSTALLED, INTERPRETED, LONGEST_ROW, highest_precision
 
 #: What fits on chip as a whole: an example, and the maps of a block.
 LONGEST_EXAMPLE, WIDEST = 64, 64
+#: In place of a budget: the member's choice is made before, by its pattern.
+CHOSEN = -1
 #: (pattern, first member, last member + 1)
 Runs = Sequence[tuple[Pattern, int, int]]
 
@@ -32,8 +35,9 @@ class Keeps:
     """Which keys the queries of each member keep: those of an interval and the global ones, and of those the best k."""
 
     window: Tensor | None  # int32 (2, m, t): begin and end
-    budgets: Tensor | None  # int32 (m,): k, or 0 for all
+    budgets: Tensor | None  # int32 (m,): k, or 0 for all; CHOSEN where the kernel does not know the pattern
     first_global: int
+    chosen: tuple[bool, ...]  # of each run of members: is the choice made before?
 
 
 @dataclass(frozen=True)
@@ -54,19 +58,30 @@ def serve_mlp(h: Tensor, hidden: int, activations: Sequence[str]) -> bool:
 
 def keeps(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Keeps | None:
     """What the kernel of the first half must know; None where it cannot serve."""
-    fits = h.shape[2] <= LONGEST_EXAMPLE and _serve_attention(h, patterns, heads, masked)
-    return _keeps(tuple(patterns), h.shape[2], h.device) if fits else None
+    fits = h.shape[2] <= LONGEST_EXAMPLE and _fits(h, heads)
+    return _keeps(tuple(patterns), h.shape[2], masked, h.device) if fits else None
 
 
 def spans(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Spans | None:
     """What the kernels of the first half must know where examples are longer; None where they cannot serve."""
-    fits = LONGEST_EXAMPLE < h.shape[2] <= LONGEST_ROW and _serve_attention(h, patterns, heads, masked)
+    known = all(serve_pattern(pattern, masked) for pattern, _, _ in patterns)
+    fits = LONGEST_EXAMPLE < h.shape[2] <= LONGEST_ROW and _fits(h, heads) and known
     return _spans(tuple(patterns), h.shape[2], h.device) if fits else None
 
 
-def _serve_attention(h: Tensor, patterns: Runs, heads: int, masked: bool) -> bool:
-    known = all(serve_pattern(pattern, masked) for pattern, _, _ in patterns)
-    return _on_chip(h) and heads == 1 and h.shape[3] <= WIDEST and known
+def as_bits(kept: Tensor) -> Tensor:
+    """bool (..., t, s) as int32 (..., t, words of 32 keys), the first key in the lowest bit.
+
+    >>> as_bits(torch.tensor([[True, False, True]]))
+    tensor([[5]], dtype=torch.int32)
+    """
+    places = torch.arange(32, dtype=torch.int32, device=kept.device)
+    padded = F.pad(kept, (0, -kept.shape[-1] % 32)).to(torch.int32)
+    return (padded.view(*kept.shape[:-1], -1, 32) << places).sum(-1, dtype=torch.int32)
+
+
+def _fits(h: Tensor, heads: int) -> bool:
+    return _on_chip(h) and heads == 1 and h.shape[3] <= WIDEST
 
 
 def serve_pattern(pattern: Pattern, masked: bool) -> bool:
@@ -81,22 +96,26 @@ def _on_chip(h: Tensor) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _keeps(patterns: Runs, tokens: int, device: torch.device) -> Keeps:
+def _keeps(patterns: Runs, tokens: int, masked: bool, device: torch.device) -> Keeps:
     """Made once and shared: no step of a population makes it again."""
     budgets, rows, first_global = [], [], tokens
-    for pattern, start, stop in patterns:
+    chosen = tuple(not serve_pattern(pattern, masked) for pattern, _, _ in patterns)
+    for (pattern, start, stop), before in zip(patterns, chosen, strict=True):
         begin, end = torch.zeros(tokens, dtype=torch.int64), torch.full((tokens,), tokens)
-        if isinstance(pattern, Window):
+        budget = CHOSEN if before else 0
+        if isinstance(pattern, Window) and not before:
             found = _intervals(pattern, tokens)
             begin, end, first_global = found.begin, found.end, found.first_global
+        elif isinstance(pattern, TopK) and not before and pattern.k < tokens:
+            budget = pattern.k
         rows += [torch.stack([begin, end])] * (stop - start)
-        budget = pattern.k if isinstance(pattern, TopK) and pattern.k < tokens else 0
         budgets += [budget] * (stop - start)
     windows = any(isinstance(pattern, Window) for pattern, _, _ in patterns)
     return Keeps(
         torch.stack(rows, dim=1).to(torch.int32).to(device) if windows else None,
         torch.tensor(budgets, dtype=torch.int32).to(device) if any(budgets) else None,
         first_global,
+        chosen,
     )
 
 

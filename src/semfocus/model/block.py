@@ -18,7 +18,7 @@ from ..functional import attend
 from ..kernels import halves
 from ..patterns.base import Pattern
 from ..randomness import Noise, absorb, dropout
-from ..reference import Problem
+from ..reference import Problem, kept_keys, raw_scores
 from . import init
 from .config import ModelConfig
 
@@ -81,7 +81,7 @@ class Settings:
     @property
     def fused(self) -> bool:
         """Is there nothing left to compile?"""
-        return self.fused_attention and self.fused_mlp
+        return self.fused_attention and self.fused_mlp and not (self.keeps and any(self.keeps.chosen))
 
 
 def _runs(values: Sequence[V]) -> tuple[tuple[V, int, int], ...]:
@@ -225,8 +225,11 @@ class Block(nn.Module):
         inputs = (h, *weights, scales.flatten(), noise.fresh, mask)
         out: Tensor
         if keeps is not None:
+            chosen = None
+            if any(keeps.chosen):
+                chosen = self._choices(_norm(h.detach(), eps), visible, scales, noise, settings, keeps.chosen)
             out = torch.ops.semfocus.attention_half(
-                *inputs, keeps.window, keeps.budgets, keeps.first_global, eps, settings.dropout
+                *inputs, keeps.window, keeps.budgets, chosen, keeps.first_global, eps, settings.dropout
             )[0]
         else:
             assert spans is not None
@@ -235,6 +238,21 @@ class Block(nn.Module):
                 settings.dropout,
             )[0]  # fmt: skip
         return out
+
+    @torch.no_grad()
+    def _choices(
+        self, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, settings: Settings,
+        wanted: Sequence[bool],
+    ) -> Tensor:  # fmt: skip
+        """int32 (m, b, t, words): the keys that the patterns choose, as bits; nothing for runs that are not wanted."""
+        m, b, t, _ = h.shape
+        bits = torch.zeros(m, b, t, -(-t // 32), dtype=torch.int32, device=h.device)
+        problems = self._problems(h, visible, scales, noise, settings)
+        for (problem, start, stop), needed in zip(problems, wanted, strict=True):
+            if needed:
+                kept = kept_keys(problem, problem.q, problem.k, raw_scores(problem, problem.q, problem.k))
+                bits[start:stop] = halves.as_bits(kept.expand(stop - start, b, 1, t, t)[:, :, 0])
+        return bits
 
     def _mlp_half(self, h: Tensor, noise: Noise, settings: Settings) -> Tensor:
         """h + dropout(mlp(norm(h)))"""
