@@ -130,7 +130,7 @@ def _backward(
     sizes, n = _sizes(h), examples * tokens
     parts, per_part = parts_of(members, n, BLOCK_M)
     dh, d_mixed, d_qkv = torch.empty_like(h), torch.empty_like(mixed), torch.empty_like(qkv, dtype=h.dtype)
-    inner, outer = h.new_empty((members, parts, 3 * d * d + 3 * d)), h.new_empty((members, parts, d * d + d))
+    outer = h.new_empty((members, parts, d * d + d))
     after_backward[(members * parts,)](
         d_out, mixed, w_out, keys, d_mixed, outer, w_out.stride(0), n, parts, per_part, *dropout_numbers(dropout_p),
         DROPOUT=dropout_p > 0, **sizes, **AFTER_BACKWARD,
@@ -139,6 +139,8 @@ def _backward(
     for own, inputs, options in _runs(*arguments):
         into = d_qkv[own].permute(3, 0, 1, 4, 2, 5).unbind(0)
         launch.backward(d_mixed[own], inputs, mixed[own], lse[own], words[own], options, *into)
+    parts, per_part = parts_of(members, n, BLOCK_M, at_once=1)
+    inner = h.new_empty((members, parts, 3 * d * d + 3 * d))
     before_backward[(members * parts,)](
         h, d_out, d_qkv, w, dh, inner, w.stride(0), n, parts, per_part, eps, **sizes, **BEFORE_BACKWARD
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,19 +12,30 @@ from ..randomness import dropout_numbers
 from .integers import cdiv, padded
 from .mlp_half_tiles import mlp_backward, mlp_forward
 
-#: Tokens of a tile; programs that fill a GPU several times over.
-BLOCK_M, PROGRAMS = 32, 528
+#: Tokens of a tile.
+BLOCK_M = 32
+#: Of an H200; on other GPUs parts are cut alike, so that sums are the same there.
+MULTIPROCESSORS = 132
+#: What a part costs beside its tiles, in tiles: it reads the maps, and writes its sums. And the most parts of a member.
+OVERHEAD, MOST_PARTS = 0.5, 512
 
 
-def parts_of(members: int, tokens: int, tile: int = BLOCK_M) -> tuple[int, int]:
+@lru_cache(maxsize=256)
+def parts_of(members: int, tokens: int, tile: int = BLOCK_M, at_once: int = 2) -> tuple[int, int]:
     """Into how many parts the tokens of a member are cut for the backward pass, and tokens of a part.
 
-    >>> parts_of(20, 1000), parts_of(1000, 1000)
-    ((16, 64), (1, 1024))
+    Each part is a program, of which a multiprocessor runs so many ``at_once``. They go in waves, and the last should
+    be full: of 31 members with 469 tiles, 17 parts make two waves of 28 tiles, where 18 would make three of 27.
+
+    >>> parts_of(31, 15000), parts_of(1000, 1000)
+    ((17, 896), (1, 1024))
     """
-    tiles = cdiv(tokens, tile)
-    wanted = min(tiles, cdiv(PROGRAMS, members))
-    per_part = cdiv(tiles, wanted) * tile
+    tiles, programs = cdiv(tokens, tile), at_once * MULTIPROCESSORS
+
+    def cost(parts: int) -> float:
+        return cdiv(members * parts, programs) * (cdiv(tiles, parts) + OVERHEAD)
+
+    per_part = cdiv(tiles, min(range(1, min(tiles, MOST_PARTS) + 1), key=cost)) * tile
     return cdiv(tokens, per_part), per_part
 
 
