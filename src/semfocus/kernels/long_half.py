@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -81,8 +83,10 @@ def long_half(
         WIDTH=flags["WIDTH"], BLOCK_D=flags["BLOCK_D"], BLOCK_B=padded(examples, 16),
     )  # fmt: skip
     grid = (members * cdiv(n, BLOCK_M),)
+    with _beside(h.device):  # one computes, the other waits for memory
+        launch.draw(bits, noise, tokens, tokens, 0, dropout_p)
     before_forward[grid](h, w, b, units, qkv, w.stride(0), b.stride(0), members, examples, n, eps, **flags)
-    launch.draw(bits, noise, tokens, tokens, 0, dropout_p)
+    _join(h.device)
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
     for own, inputs, options in _runs(*arguments):
         launch.fill(inputs, options, mixed[own], lse[own], words[own])
@@ -91,6 +95,25 @@ def long_half(
         DROPOUT=dropout_p > 0, **flags,
     )  # fmt: skip
     return results
+
+
+@lru_cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _beside(device: torch.device) -> AbstractContextManager[Any]:
+    """What is launched inside runs beside what follows, until ``_join``."""
+    if device.type != "cuda":
+        return nullcontext()
+    second = _second_stream(device)
+    second.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(second)
+
+
+def _join(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).wait_stream(_second_stream(device))
 
 
 def _empty(h: Tensor, budgets: list[int], windowed: list[int], dropout_p: float) -> Results:
