@@ -1,31 +1,27 @@
-"""Long rows, after the search: the K best of a row's candidates, and attention over them. A program takes one row.
+"""Long rows, after the search: the K best of a row's candidates, and attention over them. A program takes a few rows.
 
     scores = scale * q k^T       weights = softmax over the kept keys       out = weights v
     dp = do v^T                  ds = weights (dp - do . out)               dq = scale ds k
 
-Candidates are scored again in float32, and ranked among themselves only.
+Candidates are scored again in float32, and ranked among themselves only. Letters: R rows, C candidates, D width.
 """
 
 import triton
 import triton.language as tl
 
 from .long_search import LISTS, TILE_KEYS, ones_in, score_of
-from .tiles import LOG2_E, MAGNITUDE, place
-
-
-@triton.jit
-def row_vector(x, row, stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
-    """(BLOCK_D,) in float32: a row of a matrix, zeros beyond its end."""
-    columns = tl.arange(0, BLOCK_D)
-    return tl.load(x + row * stride + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
+from .tiles import LOG2_E, MAGNITUDE, load_rows, place, store_rows
 
 
 @triton.jit
 def gathered(x, rows, there, stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
-    """(rows, BLOCK_D) in float32: some rows of a matrix; zeros where there is none."""
-    columns = tl.arange(0, BLOCK_D)[None, :]
-    inside = there[:, None] & (columns < WIDTH)
-    return tl.load(x + rows[:, None].to(tl.int64) * stride + columns, mask=inside, other=0.0).to(tl.float32)
+    """(..., BLOCK_D) in float32: some rows of a matrix; zeros where there is none."""
+    columns = tl.arange(0, BLOCK_D)
+    if len(rows.shape) == 2:
+        columns = columns[None, :]
+    pointers = x + tl.expand_dims(rows.to(tl.int64) * stride, -1) + tl.expand_dims(columns, 0)
+    inside = tl.expand_dims(there, -1) & tl.expand_dims(columns < WIDTH, 0)
+    return tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -36,79 +32,90 @@ def image_of(score):
 
 
 @triton.jit
-def unpack(lists, used, columns, splits, ROOM: tl.constexpr, ENTRIES: tl.constexpr):
-    """Writes the columns of a row's candidates and returns how many there are."""
+def unpack(lists, used, columns, here, there, splits, ROOM: tl.constexpr, ENTRIES: tl.constexpr, MOST: tl.constexpr):
+    """Writes the columns of each row's candidates (rows, MOST) and returns how many there are (R,)."""
     slot = tl.arange(0, ENTRIES)
     which = slot // ROOM  # (split, list)
-    there = which < splits * LISTS
-    there = there & (slot % ROOM < tl.load(used + which, mask=there, other=0))
-    entry = tl.load(lists + slot, mask=there, other=0)
+    all_lists = splits * LISTS
+    inside = there[:, None] & (which < all_lists)[None, :]
+    filled = tl.load(used + here[:, None] * all_lists + which[None, :], mask=inside, other=0)
+    inside = inside & ((slot % ROOM)[None, :] < filled)
+    entry = tl.load(lists + here[:, None] * (all_lists * ROOM) + slot[None, :], mask=inside, other=0)
     word = (entry & 0xFFFFFFFF).to(tl.uint32).to(tl.int32, bitcast=True)
-    first = (entry >> 32).to(tl.int32) * TILE_KEYS + 2 * (which % LISTS)
+    first = (entry >> 32).to(tl.int32) * TILE_KEYS + (2 * (which % LISTS))[None, :]
     ones = ones_in(word)
-    to = tl.cumsum(ones, 0) - ones
-    while tl.max((word != 0).to(tl.int32), 0) > 0:
+    to = columns + here[:, None] * MOST + tl.cumsum(ones, 1) - ones
+    while tl.max(tl.max((word != 0).to(tl.int32), 1), 0) > 0:
         lowest = (word & -word).to(tl.uint32, bitcast=True).to(tl.float32)  # a power of two
         bit = (lowest.to(tl.int32, bitcast=True) >> 23) - 127
-        tl.store(columns + to, first + 8 * (bit >> 1) + (bit & 1), mask=word != 0)
+        tl.store(to, first + 8 * (bit >> 1) + (bit & 1), mask=word != 0)
         word = word & (word - 1)
         to += 1
-    return tl.sum(ones, 0)
+    return tl.sum(ones, 1)
 
 
 @triton.jit
 def best(scores, columns, total, budget, steps):
-    """bool (candidates,): the ``budget`` largest scores, ties to the lowest column. -inf is never kept."""
+    """bool (R, C): the ``budget`` largest scores of each row, or all it has, ties to the lowest column.
+
+    -inf is never kept.
+    """
     there = scores > -float("inf")
-    low = image_of(tl.min(tl.where(there, scores, float("inf")), 0))
-    high = image_of(tl.max(scores, 0)) + 1
+    low = image_of(tl.min(tl.where(there, scores, float("inf")), 1))
+    high = image_of(tl.max(scores, 1)) + 1
     count = total
-    while (count != budget) & (low + 1 < high):
+    open_rows = (count > budget) & (low + 1 < high)
+    while tl.max(open_rows.to(tl.int32), 0) > 0:
         mean = (low & high) + ((low ^ high) >> 1)
-        reached = tl.sum((scores >= score_of(mean)).to(tl.int32), 0)
-        low = tl.where(reached >= budget, mean, low)
-        high = tl.where(reached >= budget, high, mean)
-        count = tl.where(reached >= budget, reached, count)
-    lowest = score_of(low)
+        reached = tl.sum((scores >= score_of(mean)[:, None]).to(tl.int32), 1)
+        low = tl.where(open_rows & (reached >= budget), mean, low)
+        high = tl.where(open_rows & (reached < budget), mean, high)
+        count = tl.where(open_rows & (reached >= budget), reached, count)
+        open_rows = (count > budget) & (low + 1 < high)
+    lowest = score_of(low)[:, None]
     kept = (scores >= lowest) & there
-    if count > budget:  # equal scores at the edge
+    if tl.max(count, 0) > budget:  # equal scores at the edge
         above = scores > lowest
         tied = scores == lowest
-        room = budget - tl.sum(above.to(tl.int32), 0)
+        room = budget - tl.sum(above.to(tl.int32), 1)
         before = room * 0 - 1
         last = before + (1 << steps)
         for _ in range(steps):
             column = (before + last) >> 1
-            enough = tl.sum((tied & (columns <= column)).to(tl.int32), 0) >= room
+            enough = tl.sum((tied & (columns <= column[:, None])).to(tl.int32), 1) >= room
             last = tl.where(enough, column, last)
             before = tl.where(enough, before, column)
-        kept = above | (tied & (columns <= last))
+        kept = tl.where((count > budget)[:, None], above | (tied & (columns <= last[:, None])), kept)
     return kept
 
 
 @triton.jit
 def score_candidates(
-    query, k, columns, scores, total, stride, scale, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """Writes the scores of a row's candidates."""
-    for start in range(0, total, CHUNK):
+    query, k, columns, scores, here, total, stride, scale,
+    CHUNK: tl.constexpr, MOST: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Writes the scores of each row's candidates (rows, MOST)."""
+    for start in range(0, tl.max(total, 0), CHUNK):
         slot = start + tl.arange(0, CHUNK)
-        there = slot < total
-        key = gathered(k, tl.load(columns + slot, mask=there, other=0), there, stride, WIDTH, BLOCK_D)
-        tl.store(scores + slot, tl.sum(query[None, :] * key, 1) * scale, mask=there)
+        there = slot[None, :] < total[:, None]
+        at = here[:, None] * MOST + slot[None, :]
+        key = gathered(k, tl.load(columns + at, mask=there, other=0), there, stride, WIDTH, BLOCK_D)
+        tl.store(scores + at, tl.sum(query[:, None, :] * key, 2) * scale, mask=there)
 
 
 @triton.jit
 def weighted_values(
-    v, indices, weights, count, stride, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """(BLOCK_D,): the sum of the kept keys' values."""
-    acc = tl.zeros((BLOCK_D,), tl.float32)
-    for start in range(0, count, CHUNK):
+    v, indices, weights, at, count, stride,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """(R, BLOCK_D): the sum of the values of each row's kept keys, which begin ``at`` its place."""
+    acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    for start in range(0, tl.max(count, 0), CHUNK):
         slot = start + tl.arange(0, CHUNK)
-        there = slot < count
-        value = gathered(v, tl.load(indices + slot, mask=there, other=0), there, stride, WIDTH, BLOCK_D)
-        acc += tl.sum(tl.load(weights + slot, mask=there, other=0.0)[:, None] * value, 0)
+        there = slot[None, :] < count[:, None]
+        places = at[:, None] + slot[None, :]
+        value = gathered(v, tl.load(indices + places, mask=there, other=0), there, stride, WIDTH, BLOCK_D)
+        acc += tl.sum(tl.load(weights + places, mask=there, other=0.0)[:, :, None] * value, 1)
     return acc
 
 
@@ -117,7 +124,7 @@ def attend_to_best(
     q, k, v, scales, lists, used, candidate_columns, candidate_scores, out, lse, indices, weights,
     q_strides, k_strides, v_strides, out_strides,
     queries, middle, heads, groups, scale, first_block, splits, budget, steps,
-    BLOCK_M: tl.constexpr, ROOM: tl.constexpr, ENTRIES: tl.constexpr, CANDIDATES: tl.constexpr,
+    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, ROOM: tl.constexpr, ENTRIES: tl.constexpr, CANDIDATES: tl.constexpr,
     CHUNK: tl.constexpr, VALUES: tl.constexpr, KEPT: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr, SIGHTED: tl.constexpr,
 ):  # fmt: skip
@@ -125,63 +132,56 @@ def attend_to_best(
 
     SIGHTED: every row sees a key, so that one without candidates has NaN for scores, and its output is NaN.
     """
-    local = tl.program_id(0)
+    first = tl.program_id(0) * ROWS  # ROWS divides BLOCK_M
     blocks = tl.cdiv(queries, BLOCK_M)
-    block = first_block + local // BLOCK_M
+    block = first_block + first // BLOCK_M
     lead = block // blocks
-    row = block % blocks * BLOCK_M + local % BLOCK_M
-    if row < queries:
-        here = local.to(tl.int64)
-        columns_of = candidate_columns + here * CANDIDATES
-        scores_of = candidate_scores + here * CANDIDATES
-        q += place(q_strides, lead, middle, heads, 1)
-        k += place(k_strides, lead, middle, heads, groups)
-        v += place(v_strides, lead, middle, heads, groups)
-        out += place(out_strides, lead, middle, heads, 1)
-        if SCALED:
-            scale = tl.load(scales + lead)
-        total = unpack(
-            lists + here * splits * LISTS * ROOM,
-            used + here * splits * LISTS,
-            columns_of,
-            splits,
-            ROOM,
-            ENTRIES,
-        )
-        tl.debug_barrier()
-        query = row_vector(q, row, q_strides[3], WIDTH, BLOCK_D)
-        score_candidates(query, k, columns_of, scores_of, total, k_strides[3], scale, CHUNK, WIDTH, BLOCK_D)
-        tl.debug_barrier()
-        slot = tl.arange(0, CANDIDATES)
-        columns = tl.load(columns_of + slot, mask=slot < total, other=0)
-        scores = tl.load(scores_of + slot, mask=slot < total, other=-float("inf"))
-        kept = slot < total
-        if total > budget:
-            kept = best(scores, columns, total, budget, steps)
-        peak = tl.max(scores, 0)
-        peak = tl.where(total > 0, peak, 0.0)
-        exponentials = tl.where(kept, tl.exp2((scores - peak) * LOG2_E), 0.0)
-        whole = tl.sum(exponentials, 0)
-        tl.store(
-            lse + lead.to(tl.int64) * queries + row,
-            tl.where(total > 0, peak * LOG2_E + tl.log2(tl.where(total > 0, whole, 1.0)), float("inf")),
-        )
-        at = (lead.to(tl.int64) * queries + row) * budget
-        to = at + tl.cumsum(kept.to(tl.int32), 0) - 1
-        tl.store(indices + to, columns, mask=kept)
-        tl.store(weights + to, exponentials / tl.where(total > 0, whole, 1.0), mask=kept)
-        room = tl.arange(0, KEPT)
-        missing = (room >= total) & (room < budget)
-        tl.store(indices + at + room, tl.full((KEPT,), -1, tl.int32), mask=missing)
-        tl.store(weights + at + room, tl.zeros((KEPT,), tl.float32), mask=missing)
-        tl.debug_barrier()
-        acc = weighted_values(
-            v, indices + at, weights + at, tl.minimum(total, budget), v_strides[3], VALUES, WIDTH, BLOCK_D
-        )
-        if SIGHTED:
-            acc = tl.where(total > 0, acc, float("nan"))
-        width = tl.arange(0, BLOCK_D)
-        tl.store(out + row * out_strides[3] + width, acc.to(out.dtype.element_ty), mask=width < WIDTH)
+    rows = block % blocks * BLOCK_M + first % BLOCK_M + tl.arange(0, ROWS)
+    there = rows < queries
+    here = first.to(tl.int64) + tl.arange(0, ROWS)
+    q += place(q_strides, lead, middle, heads, 1)
+    k += place(k_strides, lead, middle, heads, groups)
+    v += place(v_strides, lead, middle, heads, groups)
+    out += place(out_strides, lead, middle, heads, 1)
+    if SCALED:
+        scale = tl.load(scales + lead)
+    total = unpack(lists, used, candidate_columns, here, there, splits, ROOM, ENTRIES, CANDIDATES)
+    tl.debug_barrier()
+    query = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D).to(tl.float32)
+    score_candidates(
+        query, k, candidate_columns, candidate_scores, here, total, k_strides[3], scale,
+        CHUNK, CANDIDATES, WIDTH, BLOCK_D,
+    )  # fmt: skip
+    tl.debug_barrier()
+    slot = tl.arange(0, CANDIDATES)[None, :]
+    filled = slot < total[:, None]
+    at = here[:, None] * CANDIDATES + slot
+    columns = tl.load(candidate_columns + at, mask=filled, other=0)
+    scores = tl.load(candidate_scores + at, mask=filled, other=-float("inf"))
+    kept = filled
+    if tl.max(total, 0) > budget:
+        kept = tl.where((total > budget)[:, None], best(scores, columns, total, budget, steps), filled)
+    some = total > 0
+    peak = tl.where(some, tl.max(scores, 1), 0.0)
+    exponentials = tl.where(kept, tl.exp2((scores - peak[:, None]) * LOG2_E), 0.0)
+    whole = tl.where(some, tl.sum(exponentials, 1), 1.0)
+    of_row = lead.to(tl.int64) * queries + rows
+    tl.store(lse + of_row, tl.where(some, peak * LOG2_E + tl.log2(whole), float("inf")), mask=there)
+    to = of_row * budget
+    places = to[:, None] + tl.cumsum(kept.to(tl.int32), 1) - 1
+    tl.store(indices + places, columns, mask=kept)
+    tl.store(weights + places, exponentials / whole[:, None], mask=kept)
+    room = tl.arange(0, KEPT)[None, :]
+    missing = (room >= total[:, None]) & (room < budget) & there[:, None]
+    tl.store(indices + to[:, None] + room, tl.full((ROWS, KEPT), -1, tl.int32), mask=missing)
+    tl.store(weights + to[:, None] + room, tl.zeros((ROWS, KEPT), tl.float32), mask=missing)
+    tl.debug_barrier()
+    acc = weighted_values(
+        v, indices, weights, to, tl.minimum(total, budget), v_strides[3], ROWS, VALUES, WIDTH, BLOCK_D
+    )
+    if SIGHTED:
+        acc = tl.where(some[:, None], acc, float("nan"))
+    store_rows(out, rows, queries, out_strides[3], acc, WIDTH, BLOCK_D)
 
 
 @triton.jit
@@ -189,30 +189,34 @@ def gather_queries(
     k, v, out, d_out, scales, indices, weights, dq, d_scores,
     k_strides, v_strides, out_strides, d_out_strides, dq_strides,
     queries, middle, heads, groups, scale, budget,
-    CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """dq, and the gradient of the kept scores, shaped like ``weights``."""
-    lead = tl.program_id(0) // queries
-    row = tl.program_id(0) % queries
+    blocks = tl.cdiv(queries, ROWS)
+    lead = tl.program_id(0) // blocks
+    rows = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
     k += place(k_strides, lead, middle, heads, groups)
     v += place(v_strides, lead, middle, heads, groups)
+    d_out += place(d_out_strides, lead, middle, heads, 1)
+    out += place(out_strides, lead, middle, heads, 1)
     if SCALED:
         scale = tl.load(scales + lead)
-    d_row = row_vector(d_out + place(d_out_strides, lead, middle, heads, 1), row, d_out_strides[3], WIDTH, BLOCK_D)
-    out_row = row_vector(out + place(out_strides, lead, middle, heads, 1), row, out_strides[3], WIDTH, BLOCK_D)
-    delta = tl.sum(d_row * out_row, 0)
-    at = (lead.to(tl.int64) * queries + row) * budget
-    acc = tl.zeros((BLOCK_D,), tl.float32)
+    d_row = load_rows(d_out, rows, queries, d_out_strides[3], WIDTH, BLOCK_D).to(tl.float32)
+    out_row = load_rows(out, rows, queries, out_strides[3], WIDTH, BLOCK_D).to(tl.float32)
+    delta = tl.sum(d_row * out_row, 1)[:, None]
+    at = (lead.to(tl.int64) * queries + rows) * budget
+    acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
     for start in range(0, budget, CHUNK):
         slot = start + tl.arange(0, CHUNK)
-        column = tl.load(indices + at + slot, mask=slot < budget, other=-1)
+        inside = (rows < queries)[:, None] & (slot < budget)[None, :]
+        places = at[:, None] + slot[None, :]
+        column = tl.load(indices + places, mask=inside, other=-1)
         there = column >= 0
         value = gathered(v, column, there, v_strides[3], WIDTH, BLOCK_D)
         key = gathered(k, column, there, k_strides[3], WIDTH, BLOCK_D)
-        weight = tl.load(weights + at + slot, mask=slot < budget, other=0.0)
-        change = weight * (tl.sum(d_row[None, :] * value, 1) - delta)
-        tl.store(d_scores + at + slot, change, mask=slot < budget)
-        acc += tl.sum(change[:, None] * key, 0)
+        weight = tl.load(weights + places, mask=inside, other=0.0)
+        change = weight * (tl.sum(d_row[:, None, :] * value, 2) - delta)
+        tl.store(d_scores + places, change, mask=inside)
+        acc += tl.sum(change[:, :, None] * key, 1)
     dq += place(dq_strides, lead, middle, heads, 1)
-    width = tl.arange(0, BLOCK_D)
-    tl.store(dq + row * dq_strides[3] + width, (acc * scale).to(dq.dtype.element_ty), mask=width < WIDTH)
+    store_rows(dq, rows, queries, dq_strides[3], acc * scale, WIDTH, BLOCK_D)

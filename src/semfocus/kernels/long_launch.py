@@ -29,6 +29,8 @@ PROGRAMS = 512
 GROUPS_PER_KEPT = 4
 #: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
 SAMPLING = ((4, 4096), (2, 512), (1, 0))
+#: Up to so many kept keys a program that gathers takes so many rows.
+FEW_KEPT, FEW_ROWS = 16, 4
 #: Choices of a key that one program sums up.
 LIST_LIMIT = 256
 #: (slope, intercept): from slope * k + intercept keys on, the backward pass gathers instead of multiplying tiles;
@@ -113,7 +115,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
     shape = {"WIDTH": width, "BLOCK_D": padded(width, 16)}
     seen = shape | {"BLOCK_M": p.block_m, "CAUSAL": options.causal, "MASKED": options.mask is not None}
     stages = 3 if width <= 64 else 2
-    steps = keys.bit_length()
+    steps, rows = keys.bit_length(), rows_of(options.budget, width)
     into = out.transpose(2, 3)
     for first in range(0, blocks, together):
         here = min(together, blocks - first)
@@ -134,13 +136,14 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
             CANDIDATES=p.candidates, ROOM=p.room, ALL_LISTS=padded(p.splits * LISTS), **seen,
             num_warps=4, num_stages=1,
         )  # fmt: skip
-        attend_to_best[(here * p.block_m,)](
+        attend_to_best[(here * p.block_m // rows,)](
             q, k, v, scales, work.lists, work.used, work.columns, work.scores, into, lse, indices, weights,
             q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4],
             queries, *counts[2:], options.scale, first, p.splits, options.budget, steps,
-            BLOCK_M=p.block_m, ROOM=p.room, ENTRIES=padded(p.splits * LISTS * p.room),
+            BLOCK_M=p.block_m, ROWS=rows, ROOM=p.room, ENTRIES=padded(p.splits * LISTS * p.room),
             CANDIDATES=p.candidates, KEPT=padded(options.budget),
-            CHUNK=chunk_of(p.expected + p.expected // 4 + 4, width), VALUES=chunk_of(options.budget, width),
+            CHUNK=chunk_of(p.expected + p.expected // 4 + 4, width, rows),
+            VALUES=chunk_of(options.budget, width, rows),
             SCALED=options.scales is not None, num_warps=max(1, min(8, p.candidates // 512)), **shape,
             SIGHTED=options.mask is None and not (options.causal and options.offset < 0),
         )  # fmt: skip
@@ -185,9 +188,14 @@ def _bounds(
     )  # fmt: skip
 
 
-def chunk_of(rows: int, width: int) -> int:
-    """Rows to gather at once: about as many as there are, but no more than 64 numbers to a thread of one warp."""
-    return max(8, min(padded(rows), 2048 // padded(width, 16)))
+def rows_of(budget: int, width: int) -> int:
+    """Rows of a program that gathers: several where the work of one is little."""
+    return FEW_ROWS if budget <= FEW_KEPT and width <= 64 else 1
+
+
+def chunk_of(gathered: int, width: int, rows: int = 1) -> int:
+    """Keys to gather at once for each of some rows: about as many as there are, but no more than 64 numbers to a thread."""
+    return max(8, min(padded(gathered), 2048 // (padded(width, 16) * rows)))
 
 
 def empty_results(q: Tensor, budget: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -241,10 +249,12 @@ def _sparse_backward(
     }
     scales = q if options.scales is None else options.scales
     d_scores = torch.empty_like(weights)
-    gather_queries[(q.shape[:4].numel(),)](
+    rows = rows_of(budget, width)
+    gather_queries[(q.shape[:3].numel() * cdiv(queries, rows),)](
         k, v, out, d_out, scales, indices, weights, dq, d_scores,
         k.stride()[:4], v.stride()[:4], out.stride()[:4], d_out.stride()[:4], dq.stride()[:4],
-        queries, middle, heads, groups, options.scale, budget, CHUNK=chunk_of(budget, width), num_warps=1, **flags,
+        queries, middle, heads, groups, options.scale, budget,
+        ROWS=rows, CHUNK=chunk_of(budget, width, rows), num_warps=1, **flags,
     )  # fmt: skip
     order, ends = sorted_choices(indices, k.shape[:3].numel(), keys)
     lengths = ends.diff(prepend=ends.new_zeros(1))
