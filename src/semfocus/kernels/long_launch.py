@@ -29,7 +29,7 @@ PROGRAMS = 512
 GROUPS_PER_KEPT = 4
 #: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
 SAMPLING = ((4, 4096), (2, 512), (1, 0))
-#: Up to so many kept keys a program that gathers takes so many rows.
+#: Up to so many keys to gather for a row, a program takes so many rows.
 FEW_KEPT, FEW_ROWS = 16, 4
 #: Choices of a key that one program sums up.
 LIST_LIMIT = 256
@@ -188,13 +188,13 @@ def _bounds(
     )  # fmt: skip
 
 
-def rows_of(budget: int, width: int) -> int:
+def rows_of(gathered: int, width: int) -> int:
     """Rows of a program that gathers: several where the work of one is little."""
-    return FEW_ROWS if budget <= FEW_KEPT and width <= 64 else 1
+    return FEW_ROWS if gathered <= FEW_KEPT and width <= 64 else 1
 
 
 def chunk_of(gathered: int, width: int, rows: int = 1) -> int:
-    """Keys to gather at once for each of some rows: about as many as there are, but no more than 64 numbers to a thread."""
+    """Keys to gather at once for each of ``rows``: about as many as there are, but at most 64 numbers to a thread."""
     return max(8, min(padded(gathered), 2048 // (padded(width, 16) * rows)))
 
 
@@ -258,7 +258,8 @@ def _sparse_backward(
     )  # fmt: skip
     order, ends = sorted_choices(indices, k.shape[:3].numel(), keys)
     lengths = ends.diff(prepend=ends.new_zeros(1))
-    surplus = ((lengths - 1).clamp(min=0) // LIST_LIMIT).cumsum(0)
+    surplus = ((lengths - 1).clamp(min=0) // LIST_LIMIT).cumsum(0, dtype=ends.dtype)
+    flags["FAR"] = ends.dtype == torch.int64
     pieces = max(1, order.numel() // LIST_LIMIT)
     partial = q.new_empty((pieces, 2, flags["BLOCK_D"]), dtype=torch.float32)
     sides = (q, d_out, weights, d_scores, scales, order, ends, surplus, partial)
@@ -269,9 +270,10 @@ def _sparse_backward(
         LIMIT=LIST_LIMIT, CHUNK=chunk_of(64, width), num_warps=1, **flags,
     )  # fmt: skip
     average = order.numel() // len(ends)
-    gather_keys[(len(ends),)](
+    rows = rows_of(average, width)
+    gather_keys[(len(ends) // keys * cdiv(keys, rows),)](
         *sides, dk, dv, *strides, dk.stride()[:4], dv.stride()[:4], *counts,
-        LIMIT=LIST_LIMIT, CHUNK=chunk_of(average, width), num_warps=1, **flags,
+        ROWS=rows, LIMIT=LIST_LIMIT, CHUNK=chunk_of(average, width, rows), num_warps=1, **flags,
     )  # fmt: skip
 
 
@@ -282,4 +284,5 @@ def sorted_choices(indices: Tensor, key_heads: int, keys: int) -> tuple[Tensor, 
     heads = torch.arange(0, last, keys, dtype=wide, device=indices.device)[:, None]
     flat = indices.view(key_heads, -1).to(wide)
     places, order = torch.sort(torch.where(flat < 0, last, flat + heads).flatten(), stable=True)
-    return order, torch.searchsorted(places, torch.arange(1, last + 1, dtype=wide, device=indices.device))
+    firsts = torch.arange(1, last + 1, dtype=wide, device=indices.device)
+    return order, torch.searchsorted(places, firsts, out_int32=order.numel() < 2**31)

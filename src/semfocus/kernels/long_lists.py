@@ -10,21 +10,27 @@ import triton
 import triton.language as tl
 
 from .long_attend import gathered
-from .tiles import place
+from .tiles import place, store_rows
 
 
 @triton.jit
 def sums_over(
     q, d_out, weights, d_scores, scales, order, begin, end, lead, q_strides, d_out_strides, queries, scale, budget,
-    CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
-    """(BLOCK_D,) twice: the sums for dk and dv over some of a key's choices. ``lead`` is the group's first head."""
-    dk = tl.zeros((BLOCK_D,), tl.float32)
-    dv = tl.zeros((BLOCK_D,), tl.float32)
-    for start in range(begin, end, CHUNK):
-        slot = start + tl.arange(0, CHUNK)
-        there = slot < end
+    """(R, BLOCK_D) twice: the sums for dk and dv over some of each key's choices, from ``begin`` (R,) up to ``end``.
+
+    ``lead`` is the group's first head. FAR: there are 2^31 choices or more.
+    """
+    dk = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    dv = tl.zeros((ROWS, BLOCK_D), tl.float32)
+    for start in range(0, tl.max(end - begin, 0).to(tl.int32), CHUNK):
+        slot = begin[:, None] + start + tl.arange(0, CHUNK)[None, :]
+        there = slot < end[:, None]
         choice = tl.load(order + slot, mask=there, other=0)
+        if not FAR:
+            choice = choice.to(tl.int32)  # 64-bit divisions are slow
         row = choice // budget
         member = row // queries - lead  # of the group
         query = row % queries
@@ -34,10 +40,10 @@ def sums_over(
             change *= tl.load(scales + lead + member, mask=there, other=0.0)
         else:
             change *= scale
-        q_at = member * q_strides[2] + query * q_strides[3]
-        d_at = member * d_out_strides[2] + query * d_out_strides[3]
-        dk += tl.sum(change[:, None] * gathered(q, q_at, there, 1, WIDTH, BLOCK_D), 0)
-        dv += tl.sum(weight[:, None] * gathered(d_out, d_at, there, 1, WIDTH, BLOCK_D), 0)
+        q_at = member.to(tl.int64) * q_strides[2] + query.to(tl.int64) * q_strides[3]
+        d_at = member.to(tl.int64) * d_out_strides[2] + query.to(tl.int64) * d_out_strides[3]
+        dk += tl.sum(change[:, :, None] * gathered(q, q_at, there, 1, WIDTH, BLOCK_D), 1)
+        dv += tl.sum(weight[:, :, None] * gathered(d_out, d_at, there, 1, WIDTH, BLOCK_D), 1)
     return dk, dv
 
 
@@ -46,6 +52,7 @@ def sum_surplus(
     q, d_out, weights, d_scores, scales, order, ends, surplus, partial, q_strides, d_out_strides,
     queries, keys, middle, heads, groups, scale, budget, all_keys, steps,
     LIMIT: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """partial (pieces, 2, BLOCK_D): sums over what lists hold beyond their first LIMIT choices, LIMIT at a time.
 
@@ -65,12 +72,13 @@ def sum_surplus(
         begin = tl.load(ends + at - 1, mask=at > 0, other=0) + (piece - first_piece + 1) * LIMIT
         end = tl.minimum(begin + LIMIT, tl.load(ends + at))
         lead = at // keys * groups
+        only = tl.arange(0, 1)
         dk, dv = sums_over(
             q + place(q_strides, lead, middle, heads, 1), d_out + place(d_out_strides, lead, middle, heads, 1),
-            weights, d_scores, scales, order, begin, end, lead, q_strides, d_out_strides, queries, scale, budget,
-            CHUNK, WIDTH, BLOCK_D, SCALED,
+            weights, d_scores, scales, order, begin + only, end + only, lead, q_strides, d_out_strides,
+            queries, scale, budget, 1, CHUNK, WIDTH, BLOCK_D, SCALED, FAR,
         )  # fmt: skip
-        to = partial + piece.to(tl.int64) * (2 * BLOCK_D) + tl.arange(0, BLOCK_D)
+        to = partial + piece.to(tl.int64) * (2 * BLOCK_D) + tl.arange(0, BLOCK_D)[None, :]
         tl.store(to, dk)
         tl.store(to + BLOCK_D, dv)
 
@@ -79,29 +87,34 @@ def sum_surplus(
 def gather_keys(
     q, d_out, weights, d_scores, scales, order, ends, surplus, partial, dk, dv,
     q_strides, d_out_strides, dk_strides, dv_strides, queries, keys, middle, heads, groups, scale, budget,
-    LIMIT: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr,
+    ROWS: tl.constexpr, LIMIT: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+    SCALED: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of one key. ``ends`` (key heads * keys): where its list ends in ``order``."""
-    at = tl.program_id(0)
-    shared = at // keys
-    key = at % keys
-    begin = tl.load(ends + at - 1, mask=at > 0, other=0)
-    end = tl.minimum(begin + LIMIT, tl.load(ends + at))
+    """dk and dv of some keys of a head. ``ends`` (key heads * keys): where a key's list ends in ``order``."""
+    blocks = tl.cdiv(keys, ROWS)
+    shared = tl.program_id(0) // blocks
+    key = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    at = shared * keys + key
+    there, later = key < keys, (key < keys) & (at > 0)
+    begin = tl.load(ends + at - 1, mask=later, other=0)
+    end = tl.minimum(begin + LIMIT, tl.load(ends + at, mask=there, other=0))
     lead = shared * groups
-    dk_row, dv_row = sums_over(
+    dk_rows, dv_rows = sums_over(
         q + place(q_strides, lead, middle, heads, 1), d_out + place(d_out_strides, lead, middle, heads, 1),
         weights, d_scores, scales, order, begin, end, lead, q_strides, d_out_strides, queries, scale, budget,
-        CHUNK, WIDTH, BLOCK_D, SCALED,
+        ROWS, CHUNK, WIDTH, BLOCK_D, SCALED, FAR,
     )  # fmt: skip
-    width = tl.arange(0, BLOCK_D)
-    for piece in range(tl.load(surplus + at - 1, mask=at > 0, other=0), tl.load(surplus + at)):
-        more = partial + (width.to(tl.int64) * 0 + piece) * (2 * BLOCK_D) + width
-        dk_row += tl.load(more)
-        dv_row += tl.load(more + BLOCK_D)
-    dk += place(dk_strides, shared, middle, heads // groups, 1) + key.to(tl.int64) * dk_strides[3] + width
-    dv += place(dv_strides, shared, middle, heads // groups, 1) + key.to(tl.int64) * dv_strides[3] + width
-    tl.store(dk, dk_row.to(dk.dtype.element_ty), mask=width < WIDTH)
-    tl.store(dv, dv_row.to(dv.dtype.element_ty), mask=width < WIDTH)
+    first = tl.load(surplus + at - 1, mask=later, other=0)
+    pieces = tl.load(surplus + at, mask=there, other=0) - first
+    for piece in range(0, tl.max(pieces, 0).to(tl.int32)):
+        more = (first + piece).to(tl.int64)[:, None] * (2 * BLOCK_D) + tl.arange(0, BLOCK_D)[None, :]
+        inside = (piece < pieces)[:, None] & (more >= 0)
+        dk_rows += tl.load(partial + more, mask=inside, other=0.0)
+        dv_rows += tl.load(partial + more + BLOCK_D, mask=inside, other=0.0)
+    dk += place(dk_strides, shared, middle, heads // groups, 1)
+    dv += place(dv_strides, shared, middle, heads // groups, 1)
+    store_rows(dk, key, keys, dk_strides[3], dk_rows, WIDTH, BLOCK_D)
+    store_rows(dv, key, keys, dv_strides[3], dv_rows, WIDTH, BLOCK_D)
 
 
 @triton.jit
