@@ -29,8 +29,8 @@ PROGRAMS = 512
 GROUPS_PER_KEPT = 4
 #: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
 SAMPLING = ((4, 4096), (2, 512), (1, 0))
-#: Up to so many keys to gather for a row, a program takes so many rows.
-FEW_KEPT, FEW_ROWS = 16, 4
+#: Rows of a program that gathers, and kept keys up to which one that ranks candidates first takes as many.
+ROWS, FEW_KEPT = 4, 32
 #: Choices of a key that one program sums up.
 LIST_LIMIT = 256
 #: (slope, intercept): from slope * k + intercept keys on, the backward pass gathers instead of multiplying tiles;
@@ -115,7 +115,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
     shape = {"WIDTH": width, "BLOCK_D": padded(width, 16)}
     seen = shape | {"BLOCK_M": p.block_m, "CAUSAL": options.causal, "MASKED": options.mask is not None}
     stages = 3 if width <= 64 else 2
-    steps, rows = keys.bit_length(), rows_of(options.budget, width)
+    steps, rows = keys.bit_length(), rows_of(width) if options.budget <= FEW_KEPT else 1
     into = out.transpose(2, 3)
     for first in range(0, blocks, together):
         here = min(together, blocks - first)
@@ -188,9 +188,13 @@ def _bounds(
     )  # fmt: skip
 
 
-def rows_of(gathered: int, width: int) -> int:
-    """Rows of a program that gathers: several where the work of one is little."""
-    return FEW_ROWS if gathered <= FEW_KEPT and width <= 64 else 1
+def rows_of(width: int) -> int:
+    """Rows of a program that gathers: as many as leave 64 numbers to a thread of its only warp.
+
+    >>> [rows_of(width) for width in (16, 64, 128, 256)]
+    [4, 4, 2, 1]
+    """
+    return max(1, min(ROWS, 256 // padded(width, 16)))
 
 
 def chunk_of(gathered: int, width: int, rows: int = 1) -> int:
@@ -249,7 +253,7 @@ def _sparse_backward(
     }
     scales = q if options.scales is None else options.scales
     d_scores = torch.empty_like(weights)
-    rows = rows_of(budget, width)
+    rows = rows_of(width)
     gather_queries[(q.shape[:3].numel() * cdiv(queries, rows),)](
         k, v, out, d_out, scales, indices, weights, dq, d_scores,
         k.stride()[:4], v.stride()[:4], out.stride()[:4], d_out.stride()[:4], dq.stride()[:4],
@@ -270,7 +274,6 @@ def _sparse_backward(
         LIMIT=LIST_LIMIT, CHUNK=chunk_of(64, width), num_warps=1, **flags,
     )  # fmt: skip
     average = order.numel() // len(ends)
-    rows = rows_of(average, width)
     gather_keys[(len(ends) // keys * cdiv(keys, rows),)](
         *sides, dk, dv, *strides, dk.stride()[:4], dv.stride()[:4], *counts,
         ROWS=rows, LIMIT=LIST_LIMIT, CHUNK=chunk_of(average, width, rows), num_warps=1, **flags,
