@@ -32,26 +32,34 @@ def image_of(score):
 
 
 @triton.jit
-def unpack(lists, used, columns, here, there, splits, ROOM: tl.constexpr, ENTRIES: tl.constexpr, MOST: tl.constexpr):
-    """Writes the columns of each row's candidates (rows, MOST) and returns how many there are (R,)."""
-    slot = tl.arange(0, ENTRIES)
-    which = slot // ROOM  # (split, list)
-    all_lists = splits * LISTS
-    inside = there[:, None] & (which < all_lists)[None, :]
-    filled = tl.load(used + here[:, None] * all_lists + which[None, :], mask=inside, other=0)
-    inside = inside & ((slot % ROOM)[None, :] < filled)
-    entry = tl.load(lists + here[:, None] * (all_lists * ROOM) + slot[None, :], mask=inside, other=0)
-    word = (entry & 0xFFFFFFFF).to(tl.uint32).to(tl.int32, bitcast=True)
-    first = (entry >> 32).to(tl.int32) * TILE_KEYS + (2 * (which % LISTS))[None, :]
-    ones = ones_in(word)
-    to = columns + here[:, None] * MOST + tl.cumsum(ones, 1) - ones
-    while tl.max(tl.max((word != 0).to(tl.int32), 1), 0) > 0:
-        lowest = (word & -word).to(tl.uint32, bitcast=True).to(tl.float32)  # a power of two
-        bit = (lowest.to(tl.int32, bitcast=True) >> 23) - 127
-        tl.store(to, first + 8 * (bit >> 1) + (bit & 1), mask=word != 0)
-        word = word & (word - 1)
-        to += 1
-    return tl.sum(ones, 1)
+def unpack(
+    lists, used, columns, here, there, splits,
+    ROWS: tl.constexpr, ROOM: tl.constexpr, SLOTS: tl.constexpr, ALL_LISTS: tl.constexpr, MOST: tl.constexpr,
+):  # fmt: skip
+    """Writes the columns of each row's candidates (rows, MOST) and returns how many there are (R,).
+
+    SLOTS words of every list at a time.
+    """
+    every = tl.arange(0, ALL_LISTS * SLOTS)
+    which = every // SLOTS  # (split, list)
+    own = here[:, None] * (splits * LISTS) + which[None, :]
+    filled = tl.load(used + own, mask=there[:, None] & (which < splits * LISTS)[None, :], other=0)
+    total = tl.zeros((ROWS,), tl.int32)
+    for start in range(0, tl.minimum(tl.max(tl.max(filled, 1), 0), ROOM), SLOTS):
+        slot = start + (every % SLOTS)[None, :]
+        entry = tl.load(lists + own * ROOM + slot, mask=(slot < filled) & (slot < ROOM), other=0)
+        word = (entry & 0xFFFFFFFF).to(tl.uint32).to(tl.int32, bitcast=True)
+        first = (entry >> 32).to(tl.int32) * TILE_KEYS + (2 * (which % LISTS))[None, :]
+        ones = ones_in(word)
+        to = columns + here[:, None] * MOST + (total[:, None] + tl.cumsum(ones, 1) - ones)
+        total += tl.sum(ones, 1)
+        while tl.max(tl.max((word != 0).to(tl.int32), 1), 0) > 0:
+            lowest = (word & -word).to(tl.uint32, bitcast=True).to(tl.float32)  # a power of two
+            bit = (lowest.to(tl.int32, bitcast=True) >> 23) - 127
+            tl.store(to, first + 8 * (bit >> 1) + (bit & 1), mask=word != 0)
+            word = word & (word - 1)
+            to += 1
+    return total
 
 
 @triton.jit
@@ -124,8 +132,8 @@ def attend_to_best(
     q, k, v, scales, lists, used, candidate_columns, candidate_scores, out, lse, indices, weights,
     q_strides, k_strides, v_strides, out_strides,
     queries, middle, heads, groups, scale, first_block, splits, budget, steps,
-    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, ROOM: tl.constexpr, ENTRIES: tl.constexpr, CANDIDATES: tl.constexpr,
-    CHUNK: tl.constexpr, VALUES: tl.constexpr, KEPT: tl.constexpr,
+    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, ROOM: tl.constexpr, SLOTS: tl.constexpr, ALL_LISTS: tl.constexpr,
+    CANDIDATES: tl.constexpr, CHUNK: tl.constexpr, VALUES: tl.constexpr, KEPT: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr, SIGHTED: tl.constexpr,
 ):  # fmt: skip
     """indices and weights (leads, queries, budget): the kept keys and their weights; -1 and 0 where there are fewer.
@@ -145,7 +153,7 @@ def attend_to_best(
     out += place(out_strides, lead, middle, heads, 1)
     if SCALED:
         scale = tl.load(scales + lead)
-    total = unpack(lists, used, candidate_columns, here, there, splits, ROOM, ENTRIES, CANDIDATES)
+    total = unpack(lists, used, candidate_columns, here, there, splits, ROWS, ROOM, SLOTS, ALL_LISTS, CANDIDATES)
     tl.debug_barrier()
     query = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D).to(tl.float32)
     score_candidates(

@@ -29,8 +29,8 @@ PROGRAMS = 512
 GROUPS_PER_KEPT = 4
 #: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
 SAMPLING = ((4, 4096), (2, 512), (1, 0))
-#: Rows of a program that gathers, and kept keys up to which one that ranks candidates first takes as many.
-ROWS, FEW_KEPT = 4, 32
+#: Rows of a program that gathers, and candidates of all its rows, if it ranks them first.
+ROWS, WIDEST_RANKING = 4, 256
 #: Choices of a key that one program sums up.
 LIST_LIMIT = 256
 #: (slope, intercept): from slope * k + intercept keys on, the backward pass gathers instead of multiplying tiles;
@@ -51,6 +51,11 @@ class Plan:
     expected: int  # candidates, where keys are independent
 
     @property
+    def slots(self) -> int:
+        """Words of a list to look at at once: hardly any list has more."""
+        return min(self.room, padded(2 * cdiv(self.expected, LISTS * self.splits), 8))
+
+    @property
     def bytes_per_row(self) -> int:
         lists = self.splits * LISTS
         return 4 * self.segments * TILE_KEYS + 4 + lists * (8 * self.room + 8) + 8 * self.candidates
@@ -63,11 +68,11 @@ def plan(leads: int, queries: int, keys: int, budget: int) -> Plan:
     share = cdiv(PROGRAMS, blocks)  # programs a block of queries may have to itself
     segments = min(tiles, max(cdiv(GROUPS_PER_KEPT * budget, TILE_KEYS), min(share, 32)))
     splits = min(tiles, share, 16)
-    # Lists and candidates are sized for six deviations above what independent keys give. Bounds from all keys leave
-    # hardly more candidates than are kept.
-    listed, spread = sampling * budget / (LISTS * splits), math.sqrt(budget) * sampling if sampling > 1 else 0.0
+    # Lists and candidates are sized for six deviations above what independent keys give: K from the sample, a little more
+    # as groups may hold several, and as many for each other step. A bound from all keys leaves hardly more than K.
+    listed, spread = sampling * budget / (LISTS * splits), math.sqrt(1.13 * budget * (sampling - 1) * sampling)
     room = padded(max(budget, math.ceil(listed + 6 * math.sqrt(listed * sampling)) + 4))
-    most = padded(math.ceil(1.5 * sampling * budget + 6 * spread) + 16)
+    most = padded(math.ceil((1.5 if sampling == 1 else 1.13 * sampling) * budget + 6 * spread) + 16)
     return Plan(block_m, segments, segments * sampling, splits, room, most, sampling * budget)
 
 
@@ -115,7 +120,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
     shape = {"WIDTH": width, "BLOCK_D": padded(width, 16)}
     seen = shape | {"BLOCK_M": p.block_m, "CAUSAL": options.causal, "MASKED": options.mask is not None}
     stages = 3 if width <= 64 else 2
-    steps, rows = keys.bit_length(), rows_of(width) if options.budget <= FEW_KEPT else 1
+    steps, rows = keys.bit_length(), max(1, min(rows_of(width), WIDEST_RANKING // p.candidates))
     into = out.transpose(2, 3)
     for first in range(0, blocks, together):
         here = min(together, blocks - first)
@@ -140,7 +145,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
             q, k, v, scales, work.lists, work.used, work.columns, work.scores, into, lse, indices, weights,
             q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4],
             queries, *counts[2:], options.scale, first, p.splits, options.budget, steps,
-            BLOCK_M=p.block_m, ROWS=rows, ROOM=p.room, ENTRIES=padded(p.splits * LISTS * p.room),
+            BLOCK_M=p.block_m, ROWS=rows, ROOM=p.room, SLOTS=p.slots, ALL_LISTS=padded(p.splits * LISTS),
             CANDIDATES=p.candidates, KEPT=padded(options.budget),
             CHUNK=chunk_of(p.expected + p.expected // 4 + 4, width, rows),
             VALUES=chunk_of(options.budget, width, rows),
