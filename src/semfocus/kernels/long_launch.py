@@ -68,7 +68,7 @@ def plan(leads: int, queries: int, keys: int, budget: int) -> Plan:
     share = cdiv(PROGRAMS, blocks)  # programs a block of queries may have to itself
     segments = min(tiles, max(cdiv(GROUPS_PER_KEPT * budget, TILE_KEYS), min(share, 32)))
     splits = min(tiles, share, 16)
-    # Lists and candidates are sized for six deviations above what independent keys give: K from the sample, a little more
+    # Lists and candidates are sized for six deviations above what independent keys give: K from the sample, a few more
     # as groups may hold several, and as many for each other step. A bound from all keys leaves hardly more than K.
     listed, spread = sampling * budget / (LISTS * splits), math.sqrt(1.13 * budget * (sampling - 1) * sampling)
     room = padded(max(budget, math.ceil(listed + 6 * math.sqrt(listed * sampling)) + 4))
