@@ -11,8 +11,9 @@ the keys that were chosen before, if k is negative.
 import triton
 import triton.language as tl
 
+from .best_keys import choose
 from .mlp_half_tiles import key_of_site, normed, vector
-from .tiles import LOG2_E, choose, in_window, load_rows, mix, seen_keys, step_of, store_rows, survives
+from .tiles import LOG2_E, in_window, load_rows, mix, seen_keys, step_of, store_rows, survives
 
 #: Where randomness enters, as in ``model.block``.
 WEIGHTS, ATTENTION_OUT = tl.constexpr(0), tl.constexpr(1)

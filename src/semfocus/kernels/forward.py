@@ -9,10 +9,10 @@ that every weight computed from it is 0) and, under top-k, one bit per score: ke
 import triton
 import triton.language as tl
 
+from .best_keys import choose
 from .tiles import (
     LIFT,
     LOG2_E,
-    choose,
     dropout_source,
     in_window,
     load_rows,

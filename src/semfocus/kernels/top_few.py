@@ -13,6 +13,7 @@ found by bisection, and the pass is repeated.
 import triton
 import triton.language as tl
 
+from .best_keys import REMOVALS_UP_TO, largest_below, one_from, search_score
 from .forward import finish
 from .tiles import (
     IMAGE_OF_INFINITY,
@@ -21,15 +22,11 @@ from .tiles import (
     LIFT,
     LOG2_E,
     MAGNITUDE,
-    REMOVALS_UP_TO,
     dropout_source,
-    largest_below,
     load_rows,
-    one_from,
     ones_in,
     padded_rows,
     place,
-    search_score,
     seen_by,
     seen_keys,
     spare,
