@@ -25,6 +25,8 @@ WORKSPACE = 2**29
 BLOCK_M = 64
 #: Programs that fill a GPU.
 PROGRAMS = 512
+#: Up to this K the bound is found by taking the best maximum away again and again.
+FEW_BOUND = 16
 #: The bound is the K-th largest of at least this many times K group maxima.
 GROUPS_PER_KEPT = 4
 #: (step, keys per kept key from which on): the bound comes from every step-th tile of keys.
@@ -51,14 +53,24 @@ class Plan:
     expected: int  # candidates, where keys are independent
 
     @property
+    def alone(self) -> bool:
+        """Does one segment hold all maxima of a row?"""
+        return self.segments == 1
+
+    @property
     def slots(self) -> int:
         """Words of a list to look at at once: hardly any list has more."""
         return min(self.room, padded(2 * cdiv(self.expected, LISTS * self.splits), 8))
 
     @property
+    def maxima(self) -> int:
+        """Numbers of a row that one kernel writes for another."""
+        return 0 if self.alone else self.segments * TILE_KEYS
+
+    @property
     def bytes_per_row(self) -> int:
         lists = self.splits * LISTS
-        return 4 * self.segments * TILE_KEYS + 4 + lists * (8 * self.room + 8) + 8 * self.candidates
+        return 4 * self.maxima + 4 + lists * (8 * self.room + 8) + 8 * self.candidates
 
 
 def plan(leads: int, queries: int, keys: int, budget: int) -> Plan:
@@ -127,10 +139,12 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, 
         common = (*counts, options.offset, first)
         fast = [search_q.stride()[:4], search_k.stride()[:4], options.mask_strides]
         group_maxima[(here * p.segments,)](
-            search_q, search_k, mask, work.maxima, *fast, *common, p.segments, p.step,
-            **seen, num_warps=4, num_stages=stages,
+            search_q, search_k, mask, margin, work.maxima, work.bound, *fast, *common, p.segments, p.step,
+            options.budget, **seen, ALONE=p.alone, FEW=options.budget <= FEW_BOUND, HALVED=halved,
+            num_warps=4, num_stages=stages,
         )  # fmt: skip
-        _bounds(work, margin, p, here, queries, first, options.budget, halved)
+        if not p.alone:
+            _bounds(work, margin, p, here, queries, first, options.budget, halved)
         candidates[(here * p.splits,)](
             search_q, search_k, mask, work.bound, work.lists, work.used, work.totals, *fast, *common, p.splits,
             ROOM=p.room, **seen, num_warps=4, num_stages=stages,
@@ -172,7 +186,7 @@ def _workspace(like: Tensor, p: Plan, rows: int) -> Workspace:
 
     lists = (rows, p.splits, LISTS)
     return Workspace(
-        maxima=made(rows, p.segments, TILE_KEYS),
+        maxima=made(rows, p.maxima),
         bound=made(rows),
         lists=made(*lists, p.room, dtype=torch.int64),
         used=made(*lists, dtype=torch.int32),
@@ -189,7 +203,7 @@ def _bounds(
     rows = min(p.block_m, max(1, 4096 // columns))
     bounds[(blocks * (p.block_m // rows),)](
         work.maxima, margin, work.bound, queries, first, p.segments, budget,
-        BLOCK_M=p.block_m, ROWS=rows, COLUMNS=columns, FEW=budget <= 16, HALVED=halved, num_warps=4,
+        BLOCK_M=p.block_m, ROWS=rows, COLUMNS=columns, FEW=budget <= FEW_BOUND, HALVED=halved, num_warps=4,
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 1. ``group_maxima``: the keys pass by in tiles; slot c of segment g remembers the largest score it met. One maximum per
    score and no exchange between threads.
-2. ``bounds``: the K-th largest of a row's group maxima. K different keys reach it, so the K best do.
+2. ``bounds``: the K-th largest of a row's group maxima. K different keys reach it, so the K best do. Where one segment
+   is enough, the first kernel knows it already.
 3. ``candidates``: the scores again; those that reach the bound are packed into words, 32 columns that one thread
    holds to a word, and words that are not zero are appended to four short lists per row.
 4. ``search_again``: exact bisection for the rows where that went wrong: more candidates than there is room for.
@@ -13,6 +14,7 @@ Scores are compared as they leave the matrix product: the queries carry the sign
 import triton
 import triton.language as tl
 
+from .best_keys import one_from
 from .tiles import (
     IMAGE_OF_INFINITY,
     IMAGE_OF_MINUS_INFINITY,
@@ -54,10 +56,10 @@ def ends_of(first, queries, keys, offset, CAUSAL: tl.constexpr, MASKED: tl.const
 
 
 @triton.jit
-def product(q_tile, k, tile, keys, k_stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
-    """(M, TILE_KEYS): scores of a tile of keys."""
+def product(q_tile, k, tile, keys, k_stride, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, EDGE: tl.constexpr):
+    """(M, TILE_KEYS): scores of a tile of keys, of which only an EDGE may lack some."""
     columns = tl.arange(0, TILE_KEYS) + tile * TILE_KEYS
-    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D)
+    k_tile = load_rows(k, columns, keys, k_stride, WIDTH, BLOCK_D, EDGE)
     return tl.dot(q_tile, tl.trans(k_tile))
 
 
@@ -93,14 +95,41 @@ def seen_scores(scores, tile, rows, keys, mask, mask_stride, offset, CAUSAL: tl.
     return tl.where(seen, scores, -float("inf"))
 
 
+@triton.jit
+def bound_of(maxima, margins, lead, rows, queries, budget, FEW: tl.constexpr, HALVED: tl.constexpr):
+    """(M,): a number that at least ``budget`` of a row's maxima (M, N) reach; the least float if it has fewer.
+
+    ``margins`` (leads, queries) is how far two scores in half precision may be from their order in float32.
+    """
+    if FEW:  # the budget-th largest different number
+        limit = tl.max(maxima, 1)
+        for _ in range(1, budget):  # what was taken goes down to the least number; a select would take twice as long
+            limit = tl.max(maxima + one_from(maxima, limit) * LEAST, 1)
+    else:
+        # The lower end is a bound at any moment; twelve halvings leave hardly a score between it and the best one.
+        limit = tl.min(tl.where(maxima > -float("inf"), maxima, float("inf")), 1)
+        limit = tl.where(tl.sum((maxima > -float("inf")).to(tl.int32), 1) >= budget, limit, -float("inf"))
+        width = tl.where(limit > -float("inf"), tl.max(maxima, 1) - limit, 0.0)
+        for _ in range(12):
+            width = width * 0.5
+            enough = tl.sum((maxima >= (limit + width)[:, None]).to(tl.int32), 1) >= budget
+            limit = tl.where(enough, limit + width, limit)
+    if HALVED:
+        limit -= tl.load(margins + lead.to(tl.int64) * queries + rows, mask=rows < queries, other=0.0)
+    return tl.maximum(limit, LEAST)
+
+
 @triton.jit(do_not_specialize=["offset", "first_block"])
 def group_maxima(
-    q, k, mask, maxima, q_strides, k_strides, mask_strides,
-    queries, keys, middle, heads, groups, offset, first_block, segments, step,
+    q, k, mask, margins, maxima, bound, q_strides, k_strides, mask_strides,
+    queries, keys, middle, heads, groups, offset, first_block, segments, step, budget,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, ALONE: tl.constexpr, FEW: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
-    """maxima (blocks, segments, M, TILE_KEYS): tile j belongs to segment j mod ``step``, those beyond are left out."""
+    """maxima (blocks, segments, M, TILE_KEYS): tile j belongs to segment j mod ``step``, those beyond are left out.
+
+    An ALONE segment has all there is to know, and gives the ``bound`` (blocks, M) at once.
+    """
     block = tl.program_id(0) // segments
     segment = tl.program_id(0) % segments
     lead, first, rows = rows_of(first_block + block, queries, BLOCK_M)
@@ -111,13 +140,16 @@ def group_maxima(
     whole, some = ends_of(first, queries, keys, offset, CAUSAL, MASKED, BLOCK_M)
     best = tl.full((BLOCK_M, TILE_KEYS), -float("inf"), tl.float32)
     for tile in range(segment, whole, step):
-        best = tl.maximum(best, product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D))
+        best = tl.maximum(best, product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D, False))
     rest = segment + tl.cdiv(tl.maximum(whole - segment, 0), step) * step
     for tile in range(rest, some, step):
-        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D)
+        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D, True)
         best = tl.maximum(best, seen_scores(scores, tile, rows, keys, mask, mask_strides[3], offset, CAUSAL, MASKED))
     at = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    tl.store(maxima + at[:, None] * TILE_KEYS + tl.arange(0, TILE_KEYS)[None, :], best)
+    if ALONE:
+        tl.store(bound + at, bound_of(best, margins, lead, rows, queries, budget, FEW, HALVED))
+    else:
+        tl.store(maxima + at[:, None] * TILE_KEYS + tl.arange(0, TILE_KEYS)[None, :], best)
 
 
 @triton.jit(do_not_specialize=["first_block"])
@@ -125,10 +157,7 @@ def bounds(
     maxima, margins, bound, queries, first_block, segments, budget,
     BLOCK_M: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FEW: tl.constexpr, HALVED: tl.constexpr,
 ):  # fmt: skip
-    """bound (blocks, M): a number that at least ``budget`` scores of the row reach; the least float if it has fewer.
-
-    ``margins`` (leads, queries) is how far two scores in half precision may be from their order in float32.
-    """
+    """bound (blocks, M) from the maxima of several segments."""
     pieces: tl.constexpr = BLOCK_M // ROWS
     block = tl.program_id(0) // pieces
     row = tl.program_id(0) % pieces * ROWS + tl.arange(0, ROWS)
@@ -136,25 +165,9 @@ def bounds(
     at = (block.to(tl.int64) * segments + columns // TILE_KEYS)[None, :] * BLOCK_M + row[:, None]
     inside = (columns < segments * TILE_KEYS)[None, :] & (row >= 0)[:, None]
     values = tl.load(maxima + at * TILE_KEYS + (columns % TILE_KEYS)[None, :], mask=inside, other=-float("inf"))
-    if FEW:  # the budget-th largest different number
-        limit = tl.max(values, 1)
-        for _ in range(1, budget):
-            limit = tl.max(tl.where(values < limit[:, None], values, -float("inf")), 1)
-    else:
-        # The lower end is a bound at any moment; twelve halvings leave hardly a score between it and the best one.
-        limit = tl.min(tl.where(values > -float("inf"), values, float("inf")), 1)
-        limit = tl.where(tl.sum((values > -float("inf")).to(tl.int32), 1) >= budget, limit, -float("inf"))
-        width = tl.where(limit > -float("inf"), tl.max(values, 1) - limit, 0.0)
-        for _ in range(12):
-            width = width * 0.5
-            enough = tl.sum((values >= (limit + width)[:, None]).to(tl.int32), 1) >= budget
-            limit = tl.where(enough, limit + width, limit)
-    if HALVED:
-        blocks = tl.cdiv(queries, BLOCK_M)
-        lead = (first_block + block) // blocks
-        query = (first_block + block) % blocks * BLOCK_M + row
-        limit -= tl.load(margins + lead.to(tl.int64) * queries + query, mask=query < queries, other=0.0)
-    tl.store(bound + block.to(tl.int64) * BLOCK_M + row, tl.maximum(limit, LEAST))
+    lead, first, _rows = rows_of(first_block + block, queries, BLOCK_M)
+    limit = bound_of(values, margins, lead, first + row, queries, budget, FEW, HALVED)
+    tl.store(bound + block.to(tl.int64) * BLOCK_M + row, limit)
 
 
 @triton.jit
@@ -215,11 +228,11 @@ def candidates(
     total = tl.zeros((BLOCK_M, LISTS), tl.int32)
     whole, some = ends_of(first, queries, keys, offset, CAUSAL, MASKED, BLOCK_M)
     for tile in range(split, whole, splits):
-        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D)
+        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D, False)
         count, total = append(begin, count, total, packed(scores >= limit, BLOCK_M), tile, valid, ROOM)
     rest = split + tl.cdiv(tl.maximum(whole - split, 0), splits) * splits
     for tile in range(rest, some, splits):
-        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D)
+        scores = product(q_tile, k, tile, keys, k_strides[3], WIDTH, BLOCK_D, True)
         scores = seen_scores(scores, tile, rows, keys, mask, mask_strides[3], offset, CAUSAL, MASKED)
         count, total = append(begin, count, total, packed(scores >= limit, BLOCK_M), tile, valid, ROOM)
     tl.store(used + at, count)
