@@ -6,8 +6,8 @@ For few keys that is rare. For more, the scores that were overlooked are counted
 smallest ones above the threshold: it is moved up past as many of them.
 
 Last pass: scores again, those from the threshold on are kept and counted. K of them are the K best, whatever rounding
-did. Another number means a crowded slot or equal scores: then the threshold and the last column that is kept at it are
-found by bisection, and the pass is repeated.
+did. Another number means a crowded slot or equal scores: then the threshold is moved up (once more), and the pass is
+repeated. If that was not enough, the threshold and the last column that is kept at it are found by bisection.
 """
 
 import triton
@@ -181,6 +181,12 @@ def raised(
 
 
 @triton.jit
+def wrong_rows(count, lowest, rows, queries, K: tl.constexpr):
+    """bool (M,): rows that keep too many keys, or too few: but one that sees fewer than K has the least threshold."""
+    return ((count > K) | ((count < K) & (lowest > LEAST))) & (rows < queries)
+
+
+@triton.jit
 def bisect(
     q_tile, k, mask, rows, keys, end, k_stride, mask_stride, scale, offset,
     K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -289,18 +295,26 @@ def top_few_forward(
         k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
         WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, False,
     )  # fmt: skip
-    # A row that sees fewer than K keys has the least threshold and keeps what it sees.
-    wrong = ((count > K) | ((count < K) & (lowest > LEAST))) & (rows < queries)
-    if tl.max(wrong.to(tl.int32), 0) > 0:
-        lowest, last = bisect(
-            q_tile, k, mask, rows, keys, end, k_strides[3], mask_strides[3], scale, offset,
+    if tl.max(wrong_rows(count, lowest, rows, queries, K).to(tl.int32), 0) > 0:  # overlooked scores, or equal ones
+        lowest = raised(
+            lowest, q_tile, k, mask, rows, keys, whole, end, k_strides[3], mask_strides[3], scale, offset,
             K, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, PRECISION,
         )  # fmt: skip
         acc, total, count = values_of_kept(
-            q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, whole, end, lowest, last, peak,
+            q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, whole, end, lowest, rows, peak,
             k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
-            WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, True,
+            WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, False,
         )  # fmt: skip
+        if tl.max(wrong_rows(count, lowest, rows, queries, K).to(tl.int32), 0) > 0:
+            lowest, last = bisect(
+                q_tile, k, mask, rows, keys, end, k_strides[3], mask_strides[3], scale, offset,
+                K, WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, PRECISION,
+            )  # fmt: skip
+            acc, total, count = values_of_kept(
+                q_tile, k, v, words, mask, noise, row_keys, rows, stride, keys, whole, end, lowest, last, peak,
+                k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit,
+                WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, True,
+            )  # fmt: skip
     out += place(out_strides, lead, middle, heads, 1)
     lse += lead.to(tl.int64) * queries
     finish(acc, total, peak, out, lse, rows, queries, out_strides[3], factor, WIDTH, BLOCK_D)
