@@ -37,7 +37,7 @@ ROWS, WIDEST_RANKING = 4, 256
 LIST_LIMIT = 256
 #: (slope, intercept): from slope * k + intercept keys on, the backward pass gathers instead of multiplying tiles;
 #: twice as many if causal, where tiles cost half. Measured on an H200.
-GATHER_FROM = (52, 200)
+GATHER_FROM = (46, 370)
 
 
 @dataclass(frozen=True)
