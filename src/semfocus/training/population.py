@@ -266,7 +266,8 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, VERSIONS)  # beyond it a call would silently not be compiled
     limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, VERSIONS)
-    return torch.compile(function, dynamic=False)
+    # Without this, the order in which a compiled kernel sums is the fastest of several, timed anew by each process.
+    return torch.compile(function, dynamic=False, options={"deterministic": True})
 
 
 def block_compiled_where_it_pays(
