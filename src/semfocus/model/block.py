@@ -98,7 +98,7 @@ class Linear(nn.Module):
 
     def __init__(self, seeds: Sequence[int], names: Sequence[str], inputs: int, outputs: int) -> None:
         super().__init__()
-        drawn = [[init.linear(seed, name, inputs, outputs) for name in names] for seed in seeds]
+        drawn = init.each(seeds, lambda seed: [init.linear(seed, name, inputs, outputs) for name in names])
         self.weight = nn.Parameter(torch.stack([torch.cat([w for w, _ in maps], -1) for maps in drawn]))  # (m, i, o)
         self.bias = nn.Parameter(torch.stack([torch.cat([b for _, b in maps]) for maps in drawn])[:, None])  # (m, 1, o)
 

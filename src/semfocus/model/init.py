@@ -7,12 +7,22 @@ embedding has: runs that differ only in their pattern start from the same weight
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
+
 #: Half-width of the uniform distribution of embeddings and read-out.
 SMALL = 0.1
+
+
+def each(seeds: Sequence[int], draw: Callable[[int], T]) -> list[T]:
+    """What is drawn for each seed. Members of a population often share theirs: equal ones are drawn once."""
+    made = {seed: draw(seed) for seed in dict.fromkeys(seeds)}
+    return [made[seed] for seed in seeds]
 
 
 def uniform(seed: int, name: str, shape: tuple[int, ...], bound: float) -> Tensor:

@@ -95,14 +95,15 @@ class Transformer(nn.Module):
         self.register_buffer("keys", key_of(self.seeds), persistent=False)  # (m,)
         scales = torch.tensor([config.attention_scale for config in self.configs], dtype=torch.float64)
         self.register_buffer("scales", scales[:, None, None, None, None], persistent=False)  # over (m, b, h, t, d)
-        self.embedding = nn.Parameter(torch.stack([init.embedding(s, "embedding", ids, c.width) for s in seeds]))
+        rows = init.each(seeds, lambda s: init.embedding(s, "embedding", ids, c.width))
+        self.embedding = nn.Parameter(torch.stack(rows))
         self.blocks = nn.ModuleList(Block(c, seeds, f"blocks.{i}") for i in range(c.blocks))
         self.read_out = Linear(seeds, ["read_out"], c.width, c.classes)
         self.run_block: Callable[..., Tensor] = run_block
         self.run_embedding: Callable[..., Tensor] = run_embedding
         self.run_keys: Callable[..., tuple[Tensor, Tensor]] = run_keys
         with torch.no_grad():
-            weights = [init.uniform(s, "read_out.weight", (c.width, c.classes), init.SMALL) for s in seeds]
+            weights = init.each(seeds, lambda s: init.uniform(s, "read_out.weight", (c.width, c.classes), init.SMALL))
             self.read_out.weight.copy_(torch.stack(weights))
             self.read_out.bias.zero_()
         self.to(device=device, dtype=dtype)
