@@ -167,3 +167,45 @@ def test_signals_that_come_in_pairs_are_one_wish():
         time.sleep(1.2 * common.ONE_WISH)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_whoever_reads_may_stop_reading():
+    found = subprocess.run(
+        f"{sys.executable} -m semfocus show 'top_k(3)' --length 200 | head -1; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 1
+    assert found.stderr == ""
+
+
+def test_a_terminal_without_blocks(monkeypatch, capsys):
+    monkeypatch.setattr("semfocus.commands.look.printable", lambda text: False)
+    assert main(["show", "top_k(3)", "--length", "4"]) == 0
+    assert capsys.readouterr().out.isascii()
+
+
+def test_what_looks_at_its_batch_is_shown_one(capsys):
+    pictures = []
+    for name in ("top_k(3)", "swapped_top_k(3)", "positional_top_k(3)"):
+        assert main(["show", name, "--length", "9"]) == 0
+        pictures.append(capsys.readouterr().out.split("kept")[-1])
+    assert len(set(pictures)) == 3
+
+
+def test_a_part_that_is_not_installed_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "semfocus.commands.look", None)
+
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'safetensors'", name="safetensors")
+
+    monkeypatch.setattr("semfocus.cli.importlib.import_module", missing)
+    assert main(["list"]) == 2
+    assert "needs safetensors: pip install 'semfocus[lab]'" in capsys.readouterr().err
+
+
+def test_patterns_as_the_tables_and_as_python_write_them(capsys):
+    for text in ("top_k(3)", "top-k(3)", "TopK(3)"):
+        assert main(["show", text, "--length", "5"]) == 0
+        assert "top_k(k=3)" in capsys.readouterr().out
+    assert main(["show", "full(3)"]) == 2
+    assert "full has no knobs" in capsys.readouterr().err

@@ -199,6 +199,26 @@ def test_a_float32_mask_keeps_its_precision_with_half_precision_inputs(dtype):
         attention(q, k, v, attn_mask=mask, implementation="sdpa")
 
 
+@pytest.mark.parametrize("pattern", [Full(), TopK(3), Banded(9)], ids=lambda p: p.label)
+def test_nan_in_a_mask_is_seen(pattern):
+    """It hides no key: a bias that has diverged must not pass for a mask."""
+    q, k, v = torch.randn(3, 1, 2, 6, 4)
+    mask = torch.zeros(6, 6)
+    mask[2:4, 3] = torch.nan
+    out = attention(q, k, v, pattern, attn_mask=mask)
+    assert out[..., 2:4, :].isnan().all()
+    assert out[..., [0, 1, 4, 5], :].isfinite().all()
+
+
+def test_patterns_may_change_under_a_compiler():
+    q, k, v = torch.randn(3, 1, 2, 9, 4)
+    compiled = torch.compile(attention, fullgraph=True, backend="eager")
+    for pattern in (TopK(2), TopK(3), TopK(4)):
+        assert torch.equal(compiled(q, k, v, pattern), attention(q, k, v, pattern))
+    dynamic = torch.compile(attention, fullgraph=True, dynamic=True, backend="eager")
+    assert torch.equal(dynamic(q, k, v), attention(q, k, v))
+
+
 def test_a_mask_beyond_float32_hides():
     q, k, v = draw(dtype=torch.float32)
     mask = torch.zeros(7, 7, dtype=torch.float64)

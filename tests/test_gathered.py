@@ -96,3 +96,13 @@ def test_nan_is_never_hidden(pattern, keys):
     q, k, v = torch.full((3, 1, 1, keys, 8), torch.nan).unbind(0)
     for implementation in ("reference", "chunked", "gathered", "auto"):
         assert attention(q, k, v, pattern, implementation=implementation).isnan().all()
+
+
+@pytest.mark.parametrize(("implementation", "pattern"), [("gathered", TopK(3)), ("windows", Banded(5))])
+def test_second_derivatives_are_refused_even_of_what_is_linear_in_the_output(implementation, pattern):
+    """The incoming gradient needs none itself: PyTorch's own ``once_differentiable`` would let that through."""
+    q, k, v = torch.randn(3, 1, 1, 20, 4).requires_grad_()
+    out = attention(q, k, v, pattern, implementation=implementation)
+    (gradient,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        gradient.square().sum().backward()

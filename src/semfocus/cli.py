@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,10 +31,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = getattr(importlib.import_module(f"semfocus.commands.{module}"), function)
         status: int = command(options)
+        sys.stdout.flush()
         return status
     except UserError as error:
         print(f"semfocus: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "semfocus":
+            raise
+        print(f"semfocus: this needs {error.name}: pip install 'semfocus[lab]'", file=sys.stderr)
+        return 2
+    except PermissionError as error:
+        print(f"semfocus: {error.filename}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read our output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain at its end
+        return 1
     except KeyboardInterrupt:
         print(
             f"\nsemfocus: stopped; {getattr(options, 'again', 'run the same command again to go on')}", file=sys.stderr

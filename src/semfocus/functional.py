@@ -243,8 +243,9 @@ def choose(problem: Problem, with_weights: bool, compiled: bool | None = None) -
     """
     compiled = torch.compiler.is_compiling() if compiled is None else compiled
     fused = kernels.pays(problem, compiled) and kernels.cannot(problem, with_weights) is None
-    # PyTorch's kernel is the faster one in half precision only.
-    if sdpa_cannot(problem, with_weights) is None and not (fused and problem.q.dtype == torch.float32):
+    # PyTorch's kernel is the faster one in half precision only. A compiler need not see other patterns' refusals.
+    sdpa = isinstance(problem.pattern, Full) and sdpa_cannot(problem, with_weights) is None
+    if sdpa and not (fused and problem.q.dtype == torch.float32):
         return "sdpa"
     if fused:
         return "fused"
@@ -286,7 +287,9 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
 
 def _sdpa(p: Problem) -> Tensor:
     q, scale = (p.q * p.scale, 1.0) if isinstance(p.scale, Tensor) else (p.q, p.scale)
-    gqa = p.k.shape[-3] != q.shape[-3]
+    gqa = False
+    if p.k.shape[-3] != q.shape[-3]:  # compared here: a compiler's sizes may be symbols, and so would be the answer
+        gqa = True
     # PyTorch's causal kernels know an offset of zero only; an offset behind all keys hides none of them.
     sees_all = not p.is_causal or p.query_offset >= p.k.shape[-2] - 1
     if p.mask is None and (sees_all or p.query_offset == 0):

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .chunked import rows_per_chunk
+from .once import once
 from .patterns.top_k import TopK
 from .reference import Problem, autocasting, kept_keys, raw_scores, repeat_heads
 
@@ -119,7 +119,7 @@ class _Gathered(torch.autograd.Function):
         return out.to(q.dtype)
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, keys, weights = ctx.saved_tensors
         p: Problem = ctx.problem

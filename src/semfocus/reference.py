@@ -65,11 +65,11 @@ class Problem:
         if self.is_causal:
             seen = keys <= self.positions[:, None]
         else:
-            seen = torch.ones((), dtype=torch.bool, device=self.q.device).expand(self.q.shape[-2], len(keys))
+            seen = torch.ones((), dtype=torch.bool, device=self.q.device).expand(self.q.shape[-2], self.k.shape[-2])
         if self.mask is None:
             return seen
         bias = self.bias  # already converted: a finite number too large for float32 is -inf there, hence invisible
-        return seen & (self.mask if bias is None else bias.detach() > -torch.inf)
+        return seen & (self.mask if bias is None else bias.detach() != -torch.inf)  # NaN hides nothing
 
     def rows(self, start: int, stop: int) -> Problem:
         """The same call for some of the queries."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ._checks import not_over_keys
+from .once import once
 from .patterns._windows import Window
 from .reference import Problem, autocasting
 
@@ -160,7 +160,7 @@ class _Windows(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v = ctx.saved_tensors
         p: Problem = ctx.problem

@@ -97,6 +97,23 @@ def test_a_damaged_manifest_is_one_sentence(tmp_path):
         store.manifest_path("quick").write_text(text)
         with pytest.raises(StorageError, match=r"quick\.json is damaged"):
             store.manifest("quick")
+    for change in ({"seeds": None}, {"seeds": "1"}, {"created": None}):
+        plain = Manifest(Question("convergence", "quick", 1), ()).to_dict() | change
+        store.manifest_path("quick").write_text(json.dumps(plain))
+        with pytest.raises(StorageError, match=r"quick\.json is damaged"):
+            store.manifest("quick")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"train_accuracy": "high"}])
+def test_a_curve_without_its_numbers(tmp_path, wrong):
+    found = smoke(tmp_path, overrides=["train.epochs=1"])
+    path = found.arms[0].runs[0].directory.path / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        del row["train_accuracy"]
+    path.write_text("".join(json.dumps(row | wrong) + "\n" for row in rows))
+    with pytest.raises(StorageError, match=r"metrics\.jsonl.*train_accuracy"):
+        Results(found.store, found.manifest).arms[0].times()
 
 
 def test_folders_without_a_study(tmp_path):

@@ -13,6 +13,7 @@ import torch
 
 from semfocus import tasks
 from semfocus.registry import Registry
+from semfocus.tasks.base import Task, TaskError
 
 TASKS = {name: tasks.get(name) for name in tasks.names()}
 TASKS["modular_arithmetic_brackets without products"] = tasks.get("modular_arithmetic_brackets", multiplication=False)
@@ -227,3 +228,29 @@ def test_options_are_checked():
     for option, value in [("max_args", 1), ("max_depth", 0), ("min_length", -1), ("max_length", 1)]:
         with pytest.raises(ValueError, match=f"{option} is {value}; listops needs at least"):
             tasks.get("listops", **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("drawn", "words"),
+    [
+        (lambda n, t: (np.full((n, t), 0.5), np.zeros(n, int)), "tokens is an array of float64"),
+        (lambda n, t: ([[0] * t] * n, np.zeros(n, int)), "tokens is of type list"),
+        (lambda n, t: (np.full((n, t), -256), np.zeros(n, int)), r"tokens holds -256; it must lie in 0\.\.2"),
+        (lambda n, t: (np.full((n, t), 3), np.zeros(n, int)), r"tokens holds 3; it must lie in 0\.\.2"),
+        (lambda n, t: (np.zeros((n, t), int), np.full(n, 3)), r"targets holds 3; it must lie in 0\.\.2"),
+        (lambda n, t: (np.zeros((n, t + 1), int), np.zeros(n, int)), r"tokens has shape \(4, 6\); it must be \(4, 5\)"),
+        (lambda n, t: np.zeros(3)[n], "_sample: index 4 is out of bounds"),
+    ],
+)
+def test_a_task_that_draws_nonsense_is_named(drawn, words):
+    class Own(Task):
+        vocabulary, num_classes = 2, 3
+
+        def _sample(self, rng, n, length):
+            return drawn(n, length)
+
+        def _solve(self, tokens):
+            return [0]
+
+    with pytest.raises(TaskError, match=rf"^own\._sample.*{words.removeprefix('_sample: ')}"):
+        Own().sample(np.random.default_rng(0), 4, 5)

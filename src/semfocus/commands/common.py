@@ -48,16 +48,26 @@ def chosen_device(name: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
+def printable(text: str) -> bool:
+    """Can the terminal show it?"""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Turns the errors that are a user's to mend into a ``UserError``."""
+    from ..tasks.base import TaskError
     from ..training.files import StorageError
     from ..training.strict import ConfigError
     from ..training.trainer import TrainingError
 
     try:
         yield
-    except (ConfigError, StorageError, TrainingError) as error:
+    except (ConfigError, StorageError, TaskError, TrainingError) as error:
         raise UserError(str(error)) from None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cli import UserError
 from ..registry import Registry
-from .common import load_plugins
+from .common import load_plugins, printable
 
 
 def show_list(options: argparse.Namespace) -> int:
@@ -54,17 +54,19 @@ def show_pattern(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(str(error)) from None
     generator = torch.Generator().manual_seed(options.seed)
-    q, k = torch.randn(2, 1, 1, tokens, 16, generator=generator)  # each (1, 1, t, d)
+    examples = 2 if pattern.batch_dependent else 1
+    q, k = torch.randn(2, examples, 1, tokens, 16, generator=generator)  # each (b, 1, t, d)
     visible = torch.ones(1, 1, tokens, tokens, dtype=torch.bool)
     visible = visible.tril() if options.causal else visible
     noise = Noise(key_of(options.seed), key_of(options.seed))
-    kept = (pattern.select(View(q, k, visible, noise=noise)) & visible).expand(1, 1, tokens, tokens)[0, 0]
+    kept = (pattern.select(View(q, k, visible, noise=noise)) & visible).expand(examples, 1, tokens, tokens)[0, 0]
     print(f"{pattern.label}: {pattern.summary}")
     if pattern.input_dependent or pattern.random:
         print("It looks at its input: this is its choice for random queries and keys.")
     print(f"{tokens} queries (rows), {tokens} keys (columns), {int(kept.sum())} of {tokens * tokens} pairs kept\n")
+    full, empty = ("██", " ·") if printable("█·") else ("##", " .")
     for row in kept:
-        print("  " + "".join("██" if cell else " ·" for cell in row.tolist()))
+        print("  " + "".join(full if cell else empty for cell in row.tolist()))
     return 0
 
 
@@ -76,7 +78,7 @@ def check_pattern(options: argparse.Namespace) -> int:
     load_plugins([options.file])
     new = [name for name in patterns.names() if name not in before]
     if not new:
-        raise UserError(f"{options.file} registers no pattern; decorate its class with @semfocus.register")
+        raise UserError(f"{options.file} registers no pattern to check; a pattern's class needs @semfocus.register")
     broken = 0
     for name in new:
         try:

@@ -135,8 +135,8 @@ def _clock(path: Path) -> dict[str, Any]:
         found = json.loads(read_text(path))
     except ValueError as error:
         raise damaged(path, error) from None
-    if not isinstance(found, dict):
-        raise damaged(path, "it is no table")
+    if not isinstance(found, dict) or not all(isinstance(table, dict) for table in found.values()):
+        raise damaged(path, "it is no table of tables")
     return found
 
 

@@ -44,6 +44,11 @@ class Run:
             if not rows or rows[-1]["epoch"] != epochs:
                 path = self.directory.path
                 raise StorageError(f"{path / 'metrics.jsonl'} is damaged; delete the folder {path} and run again")
+        for row in rows:
+            for column in ("train_accuracy", "heldout_accuracy"):
+                if not isinstance(row.get(column, 0.0), int | float | None):
+                    path = self.directory.path / "metrics.jsonl"
+                    raise StorageError(f"{path}: {column} is {row[column]!r} at epoch {row['epoch']}; it is no number")
         return rows
 
     @cached_property
@@ -82,7 +87,10 @@ class Run:
         return "running" if self.rows else "waiting"
 
     def crossing(self, split: Split, level: float) -> int | None:
-        return first_crossing([(row["epoch"], row[f"{split}_accuracy"]) for row in self.rows], level)
+        column = f"{split}_accuracy"
+        if any(column not in row for row in self.rows):
+            raise StorageError(f"{self.directory.path / 'metrics.jsonl'} is damaged: an epoch has no {column}")
+        return first_crossing([(row["epoch"], row[column]) for row in self.rows], level)
 
     def last(self, column: str) -> float | None:
         """The value at the last epoch; None if the run is not over, or not finite."""

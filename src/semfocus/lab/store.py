@@ -126,6 +126,8 @@ class Manifest:
             seeds = tuple(int(seed) for seed in arm["runs"]) if arm["own_seeds"] else None
             arms.append(Arm(arm["panel"], arm["label"], config_of(arm["config"]), seeds))
             recorded |= {(arm["panel"], arm["label"], int(seed)): safe(run) for seed, run in arm["runs"].items()}
+        if type(question.seeds) is not int or not isinstance(data["created"], str):
+            raise TypeError(f"seeds is {question.seeds!r}, created {data['created']!r}")
         return Manifest(question, tuple(arms), data["created"], bool(data.get("complete")), recorded)
 
 
@@ -158,9 +160,22 @@ class Store:
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
         except ConfigError as error:
-            raise StorageError(f"{path}: {error}; was it run with a --plugin?") from None
+            raise StorageError(f"{path}: {error}{_plugins_in(path)}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StorageError(f"{path} is damaged ({type(error).__name__}: {error}); run the study again") from None
+
+
+def _plugins_in(path: Path) -> str:
+    """What else to say where a manifest names something unknown: the plugins that it was written with."""
+    try:
+        plugins = json.loads(path.read_text(encoding="utf-8"))["plugins"]
+        return (
+            f"; it was run with {shlex.join(word for file in plugins for word in ('--plugin', file))}"
+            if plugins
+            else ""
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _fingerprint(plugin: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TypeVar
 
-from ..registry import Registry
+from ..registry import Registry, snake_case
 from .base import Pattern, View
 
 __all__ = ["Pattern", "View", "find", "get", "names", "parse", "register", "registry"]
@@ -36,8 +36,10 @@ def parse(text: str) -> Pattern:
     >>> parse("banded(5, global_tokens=1)").label
     'banded(width=5, global_tokens=1)'
     """
+    head, bracket, rest = text.strip().partition("(")
+    written = snake_case(head.replace("-", "_")) + bracket + rest  # TopK(5) and top-k(5) are top_k(5)
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = ast.parse(written, mode="eval").body
         name, values = (call.func, call) if isinstance(call, ast.Call) else (call, None)
         if not isinstance(name, ast.Name):
             raise ValueError
@@ -47,7 +49,9 @@ def parse(text: str) -> Pattern:
         raise ValueError(f"pattern is {text!r}; write a name, or a name with knobs such as top_k(5)") from None
     cls = find(name.id)
     fields = list(getattr(cls, "__dataclass_fields__", {}))
-    if len(positional) > 1 or (positional and not fields):
+    if positional and not fields:
+        raise ValueError(f"pattern is {text!r}; {name.id} has no knobs")
+    if len(positional) > 1:
         raise ValueError(f"pattern is {text!r}; all knobs but the first are named, such as {name.id}(5, knob=1)")
     first = {fields[0]: positional[0]} if positional else {}
     if first.keys() & knobs.keys():

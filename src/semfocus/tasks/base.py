@@ -32,6 +32,10 @@ class Examples:
         return len(self.tokens)
 
 
+class TaskError(ValueError):
+    """A mistake in a task's own code. The message is one sentence for its author."""
+
+
 class Task(ABC):
     """A task. Subclasses are frozen dataclasses whose fields are the options; they define ``_sample`` and ``_solve``.
 
@@ -89,10 +93,13 @@ class Task(ABC):
             raise ValueError(f"rng is {rng!r}; sampling needs a numpy Generator such as numpy.random.default_rng(0)")
         n = whole_number("n", n, minimum=0, who="a sample")
         length = whole_number("length", length, minimum=self.minimum_length, who=self.name)
-        tokens, targets = self._sample(rng, n, length)
+        try:
+            tokens, targets = self._sample(rng, n, length)
+        except (TypeError, IndexError, ArithmeticError, AttributeError, ValueError) as error:
+            raise TaskError(f"{self.name}._sample: {error}") from error
         return Examples(
-            tokens=as_tensor(tokens.reshape(n, self.input_length(length))),
-            targets=as_tensor(targets.reshape(n, self.output_length(length))),
+            tokens=self._whole("tokens", tokens, n, self.input_length(length), self.pad + 1),
+            targets=self._whole("targets", targets, n, self.output_length(length), self.num_classes),
         )
 
     def split(self, name: str, rng: np.random.Generator, n: int, length: int) -> Examples:
@@ -114,6 +121,17 @@ class Task(ABC):
     @abstractmethod
     def _solve(self, tokens: list[int]) -> list[int]:
         """The targets of at least one valid id; ``ValueError`` where the ids make no sense together."""
+
+    def _whole(self, what: str, drawn: object, n: int, width: int, ids: int) -> torch.Tensor:
+        """What ``_sample`` gave, (n, width), each of the numbers 0 .. ids - 1."""
+        if not isinstance(drawn, np.ndarray) or drawn.dtype.kind not in "iub":
+            kind = f"an array of {drawn.dtype}" if isinstance(drawn, np.ndarray) else f"of type {type(drawn).__name__}"
+            raise TaskError(f"{self.name}._sample: {what} is {kind}; it must be a numpy array of whole numbers")
+        if drawn.size != n * width:
+            raise TaskError(f"{self.name}._sample: {what} has shape {drawn.shape}; it must be ({n}, {width})")
+        if drawn.size and not 0 <= (worst := drawn.min() if drawn.min() < 0 else drawn.max()) < ids:
+            raise TaskError(f"{self.name}._sample: {what} holds {worst}; it must lie in 0..{ids - 1}")
+        return as_tensor(drawn.reshape(n, width))
 
     def _checked(self, tokens: object) -> list[int]:
         values = listed(tokens)
