@@ -95,7 +95,7 @@ class Task(ABC):
         length = whole_number("length", length, minimum=self.minimum_length, who=self.name)
         try:
             tokens, targets = self._sample(rng, n, length)
-        except (TypeError, IndexError, ArithmeticError, AttributeError, ValueError) as error:
+        except (TypeError, LookupError, ArithmeticError, AttributeError, ValueError) as error:
             raise TaskError(f"{self.name}._sample: {error}") from error
         return Examples(
             tokens=self._whole("tokens", tokens, n, self.input_length(length), self.pad + 1),
