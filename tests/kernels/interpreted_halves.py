@@ -137,3 +137,20 @@ def test_weights_that_lie_apart_and_a_step():
             members.train_epoch(0)
             losses.append(members.evaluate("heldout").loss)
     assert ((losses[0] - losses[1]).abs() <= 8 * HALF * losses[0]).all()
+
+
+@pytest.mark.parametrize("power", [-80, 60])
+def test_gradients_of_any_size_lose_nothing(power):
+    """Units are powers of two: a gradient 2^p times as large gives results 2^p times as large, bit for bit."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 70, 16), (2, 16, 24), (2, 1, 24), (2, 24, 16), (2, 1, 16)]
+    inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    out = torch.ops.semfocus.mlp_half(*inputs, torch.tensor([1, 2], dtype=torch.int32), 1e-5, 0.1)
+    change = torch.randn(out.shape, generator=generator)
+    plain = torch.autograd.grad(out, inputs, change, retain_graph=True)
+    scaled = torch.autograd.grad(out, inputs, change * 2.0**power, retain_graph=True)
+    nothing = torch.autograd.grad(out, inputs, torch.zeros_like(out))
+    for a, b, zero in zip(plain, scaled, nothing, strict=True):
+        assert a.isfinite().all()
+        assert (a * 2.0**power).equal(b)
+        assert not zero.any()

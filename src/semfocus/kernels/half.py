@@ -13,12 +13,12 @@ from .tiles import load_rows, place, store_rows
 
 
 @triton.jit
-def unit_for(largest):
-    """The unit that puts the largest entry between 2^14 and 2^15, and its inverse."""
-    # The bits of a power of two are its exponent + 127, shifted; what is smaller than 2^-112 counts as that.
-    exponent = tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, 15)
-    unit = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
-    return unit, ((268 - exponent) << 23).to(tl.float32, bitcast=True)
+def unit_for(largest, TOP: tl.constexpr = 14):
+    """The unit that puts the largest entry between 2^TOP and twice that (TOP from 1 on), and its inverse."""
+    # The bits of a power of two are its exponent + 127, shifted; what is smaller than 2^(TOP - 126) counts as that.
+    exponent = tl.maximum(largest.to(tl.int32, bitcast=True) >> 23, TOP + 1)
+    unit = ((exponent - TOP) << 23).to(tl.float32, bitcast=True)
+    return unit, ((-exponent + 254 + TOP) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -19,11 +19,11 @@ from .mlp_half import by_member, no_second_derivative, parts_of
 
 #: Tokens of a tile.
 BLOCK_M = 64
-#: How each kernel is launched: the fastest of those measured on an H200. A program of the last one fills a
-#: multiprocessor with its sums of gradients, so it reads a tile ahead; the others leave room for a second program.
+#: How each kernel is launched: the fastest of those measured on an H200. The last one has more sums of gradients to
+#: hold, so its tiles are smaller.
 FORWARD = {"num_warps": 4, "num_stages": 1}
 AFTER_BACKWARD = {"num_warps": 8, "num_stages": 1, "maxnreg": 128}
-BEFORE_BACKWARD = {"num_warps": 8, "num_stages": 2}
+BEFORE_BACKWARD = {"BLOCK_M": 32, "num_warps": 4, "num_stages": 2}
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -162,10 +162,10 @@ def _backward(
     for own, inputs, options in _runs(*arguments):
         into = d_qkv[own].permute(3, 0, 1, 4, 2, 5).unbind(0)
         launch.backward(d_mixed[own], inputs, mixed[own], lse[own], words[own], options, *into)
-    parts, per_part = parts_of(members, n, BLOCK_M, at_once=1)
+    parts, per_part = parts_of(members, n, BEFORE_BACKWARD["BLOCK_M"])
     inner = h.new_empty((members, parts, 3 * d * d + 3 * d))
     before_backward[(members * parts,)](
-        h, d_out, d_qkv, w, dh, inner, w.stride(0), n, parts, per_part, eps, **sizes, **BEFORE_BACKWARD
+        h, d_out, d_qkv, w, dh, inner, w.stride(0), n, parts, per_part, eps, **{**sizes, **BEFORE_BACKWARD}
     )
     return dh, inner.sum(1), outer.sum(1)
 

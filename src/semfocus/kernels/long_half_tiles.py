@@ -129,6 +129,9 @@ def before_backward(
     d_maps = (square, square, square)
     d_biases = (lines, lines, lines)
     ones = tl.full((16, BLOCK_M), 1.0, tl.float16)
+    backs = ()
+    for which in tl.static_range(3):
+        backs = backs + (tl.trans(map_of(w, which, 3 * WIDTH, WIDTH, BLOCK_D)),)  # noqa: RUF005
     for first in range(begin, tl.minimum(begin + per_part, tokens), BLOCK_M):
         own = tl.arange(0, BLOCK_M)
         at = (member * tokens + first) * WIDTH
@@ -147,7 +150,7 @@ def before_backward(
         for which in tl.static_range(3):
             maps = maps + (d_maps[which] + tl.dot(x_turned, changes[which]) * unit,)  # noqa: RUF005
             biases = biases + (d_biases[which] + tl.dot(ones, changes[which]) * unit,)  # noqa: RUF005
-            dx = tl.dot(changes[which], tl.trans(map_of(w, which, 3 * WIDTH, WIDTH, BLOCK_D)), dx)
+            dx = tl.dot(changes[which], backs[which], dx)
         d_maps = maps
         d_biases = biases
         dx = dx * unit

@@ -2,16 +2,20 @@
 
     x = norm(h)     a = relu(dropout(x W1 + b1))     out = h + dropout(a W2 + b2)
 
-The backward kernel computes x and a again. Letters: M tokens of a tile, d width, e hidden width; all tiles fit on chip.
+The backward kernel computes x and a again. Products are those of halves (see ``half.py``), sums float32.
+Letters: M tokens of a tile, d width, e hidden width; all tiles fit on chip.
 """
 
 import triton
 import triton.language as tl
 
+from .half import unit_for
 from .tiles import load_rows, mix, step_of, store_rows, survives
 
 #: Where randomness enters, as in ``model.block``.
 MLP_HIDDEN, MLP_OUT = tl.constexpr(2), tl.constexpr(3)
+#: Gradients are multiplied at about 2^4: after a product with the weights they still fit into a half.
+GRADIENTS = tl.constexpr(4)
 
 
 @triton.jit
@@ -36,9 +40,15 @@ def normed(h, eps, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
+def half_rows(start, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr):
+    """(BLOCK_R, BLOCK_D): a matrix of weights as halves."""
+    return load_rows(start, tl.arange(0, BLOCK_R), ROWS, WIDTH, WIDTH, BLOCK_D).to(tl.float16)
+
+
+@triton.jit
 def hidden_of(x, w_in, b_in, row_keys, limit, factor, BLOCK_E: tl.constexpr, DROPOUT: tl.constexpr):
     """(M, BLOCK_E): before the activation, after dropout."""
-    hidden = tl.dot(x, w_in, input_precision="tf32") + b_in[None, :]
+    hidden = tl.dot(x, w_in) + b_in[None, :]
     if DROPOUT:
         spared = survives(row_keys[:, None], tl.arange(0, BLOCK_E)[None, :], limit)
         hidden = tl.where(spared, hidden * factor, 0.0)
@@ -65,11 +75,11 @@ def mlp_forward(
     if DROPOUT:
         hidden_rows = mix(key_of_site(keys, member, MLP_HIDDEN) + step_of(rows))
         out_rows = mix(key_of_site(keys, member, MLP_OUT) + step_of(rows))
-    w = load_rows(w_in + member * w_in_stride, tl.arange(0, BLOCK_D), WIDTH, HIDDEN, HIDDEN, BLOCK_E)
+    w = half_rows(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
     b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
-    active = tl.maximum(hidden_of(x, w, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT), 0.0)
-    w = load_rows(w_out + member * w_out_stride, tl.arange(0, BLOCK_E), HIDDEN, WIDTH, WIDTH, BLOCK_D)
-    y = tl.dot(active, w, input_precision="tf32") + vector(b_out + member * b_out_stride, WIDTH, BLOCK_D)[None, :]
+    active = tl.maximum(hidden_of(x.to(tl.float16), w, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT), 0.0)
+    w = half_rows(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
+    y = tl.dot(active.to(tl.float16), w) + vector(b_out + member * b_out_stride, WIDTH, BLOCK_D)[None, :]
     columns = tl.arange(0, BLOCK_D)[None, :]
     if DROPOUT:
         y = tl.where(survives(out_rows[:, None], columns, limit), y * factor, 0.0)
@@ -91,40 +101,45 @@ def mlp_backward(
     part = tl.program_id(0)
     member = (part // parts).to(tl.int64)
     first = part % parts * per_part
-    w_first = load_rows(w_in + member * w_in_stride, tl.arange(0, BLOCK_D), WIDTH, HIDDEN, HIDDEN, BLOCK_E)
-    w_second = load_rows(w_out + member * w_out_stride, tl.arange(0, BLOCK_E), HIDDEN, WIDTH, WIDTH, BLOCK_D)
+    w_first = half_rows(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
+    w_second = half_rows(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
     b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
     sum_first = tl.zeros((BLOCK_D, BLOCK_E), tl.float32)
     sum_second = tl.zeros((BLOCK_E, BLOCK_D), tl.float32)
-    bias_first = tl.zeros((BLOCK_E,), tl.float32)
-    bias_second = tl.zeros((BLOCK_D,), tl.float32)
+    # A sum over tokens by a product with ones, the smallest there is: 16 equal rows.
+    ones = tl.full((16, BLOCK_M), 1.0, tl.float16)
+    bias_first = tl.zeros((16, BLOCK_E), tl.float32)
+    bias_second = tl.zeros((16, BLOCK_D), tl.float32)
     columns = tl.arange(0, BLOCK_D)[None, :]
     for start in range(first, tl.minimum(first + per_part, tokens), BLOCK_M):
         own = tl.arange(0, BLOCK_M)
         rows = start + own
         at = (member * tokens + start) * WIDTH
         x, inverse = normed(load_rows(h + at, own, tokens - start, WIDTH, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
+        half = x.to(tl.float16)
         change = load_rows(d_out + at, own, tokens - start, WIDTH, WIDTH, BLOCK_D)
-        hidden_rows, dy = rows, change
+        unit, scaled = unit_for(tl.max(tl.max(tl.abs(change), 1), 0), GRADIENTS)
+        hidden_rows, dy = rows, change * scaled
         if DROPOUT:
             hidden_rows = mix(key_of_site(keys, member, MLP_HIDDEN) + step_of(rows))
             out_rows = mix(key_of_site(keys, member, MLP_OUT) + step_of(rows))
-            dy = tl.where(survives(out_rows[:, None], columns, limit), change * factor, 0.0)
-        hidden = hidden_of(x, w_first, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT)
-        bias_second += tl.sum(dy, 0)
-        sum_second = tl.dot(tl.trans(tl.maximum(hidden, 0.0)), dy, sum_second, input_precision="tf32")
+            dy = tl.where(survives(out_rows[:, None], columns, limit), dy * factor, 0.0)
+        dy = dy.to(tl.float16)
+        hidden = hidden_of(half, w_first, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT)
+        bias_second += tl.dot(ones, dy) * unit
+        sum_second += tl.dot(tl.trans(tl.maximum(hidden, 0.0).to(tl.float16)), dy) * unit
         # What was dropped is 0, and not above it.
-        dz = tl.where(hidden > 0.0, tl.dot(dy, tl.trans(w_second), input_precision="tf32") * factor, 0.0)
-        bias_first += tl.sum(dz, 0)
-        sum_first = tl.dot(tl.trans(x), dz, sum_first, input_precision="tf32")
-        dx = tl.dot(dz, tl.trans(w_first), input_precision="tf32")
+        dz = tl.where(hidden > 0.0, tl.dot(dy, tl.trans(w_second)) * factor, 0.0).to(tl.float16)
+        bias_first += tl.dot(ones, dz) * unit
+        sum_first += tl.dot(tl.trans(half), dz) * unit
+        dx = tl.dot(dz, tl.trans(w_first)) * unit
         dx = dx - (tl.sum(dx, 1) / WIDTH)[:, None] - x * (tl.sum(x * dx, 1) / WIDTH)[:, None]
         store_rows(dh + at, own, tokens - start, WIDTH, change + inverse[:, None] * dx, WIDTH, BLOCK_D)
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_E)
     sums += part.to(tl.int64) * (2 * WIDTH * HIDDEN + HIDDEN + WIDTH)
     store_rows(sums, d, WIDTH, HIDDEN, sum_first, HIDDEN, BLOCK_E)
     sums += WIDTH * HIDDEN
-    tl.store(sums + e, bias_first, mask=e < HIDDEN)
+    tl.store(sums + e, tl.sum(bias_first, 0) * 0.0625, mask=e < HIDDEN)
     sums += HIDDEN
     store_rows(sums, e, HIDDEN, WIDTH, sum_second, WIDTH, BLOCK_D)
-    tl.store(sums + WIDTH * HIDDEN + d, bias_second, mask=d < WIDTH)
+    tl.store(sums + WIDTH * HIDDEN + d, tl.sum(bias_second, 0) * 0.0625, mask=d < WIDTH)
