@@ -1,8 +1,11 @@
 """The fused kernel through Triton's interpreter. Run by test_short_rows.py, with TRITON_INTERPRET=1 set."""
 
+import importlib
+
 import pytest
 import torch
 from kernel_oracle import check, poison, run
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from semfocus import Banded, BlockLocal, Full, ModelConfig, TopK, Transformer, attention, kernels, reference
 from semfocus.kernels import launch
@@ -183,6 +186,36 @@ def test_sizes_far_from_one(precision):
     problem, d_out = draw(Full(), 20, 40, dropout_p=0.5)
     large = Problem(problem.q * 1e9, problem.k * 1e-9, problem.v * 1e12, *[getattr(problem, n) for n in REST])
     check(large, d_out * 1e-15)
+
+
+class Watched(TorchDispatchMode):
+    """Remembers the operators that are called, as a tracer would."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.seen.add(operator.name())
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("rows", "name"), [("short_rows", "attend"), ("long_rows", "attend_long")])
+def test_who_watches_sees_an_operator_and_gets_what_eager_code_gets(rows, name):
+    problem, d_out = draw(TopK(3), 6, 80, lead=(1,), heads=1)
+    attend = importlib.import_module(f"semfocus.kernels.{rows}").attend
+    inputs = [x.requires_grad_() for x in (problem.q, problem.k, problem.v)]
+
+    def results():
+        out = attend(problem)
+        return [out, *torch.autograd.grad(out, inputs, d_out)]
+
+    eager = results()
+    with Watched() as watched:
+        traced = results()
+    assert {f"semfocus::{name}", f"semfocus::{name}_backward"} <= watched.seen
+    assert all(map(torch.equal, eager, traced))
+    assert all(x.any() for x in eager)
 
 
 def test_second_derivatives_are_refused():

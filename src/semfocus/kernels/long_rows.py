@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..reference import Problem
 from . import long_launch
+from .eager import eager_form, once, unseen
 from .launch import Options
 from .short_rows import five_axes, lead_axes, no_second_derivative, options_of
 
@@ -19,7 +20,8 @@ def attend(problem: Problem) -> Tensor:
     """Output (..., h, t, d) of a problem that ``kernels.cannot`` lets through. Its memory is (..., t, h, d)."""
     mask, _, scales, _, _, budget, causal, offset, scale, _, _, exact = options_of(problem, tuple(problem.q.shape[:-2]))
     q, k, v = (five_axes(x) for x in (problem.q, problem.k, problem.v))
-    out = torch.ops.semfocus.attend_long(q, k, v, mask, scales, budget, causal, offset, scale, exact)[0]
+    inputs = (q, k, v, mask, scales, budget, causal, offset, scale, exact)
+    out = _eager(*inputs) if unseen(q, k, v) else torch.ops.semfocus.attend_long(*inputs)[0]
     return lead_axes(out, problem.q)
 
 
@@ -28,8 +30,7 @@ def _long_options(mask: Tensor | None, scales: Tensor | None, *numbers: Any) -> 
     return Options(mask, None, scales, None, None, budget, causal, offset, scale, 0.0, 0, exact)
 
 
-@torch.library.custom_op("semfocus::attend_long", mutates_args=())
-def _attend(
+def _attend_plain(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scales: Tensor | None, budget: int, causal: bool, offset: int,
     scale: float, exact: bool,
 ) -> Results:  # fmt: skip
@@ -37,13 +38,15 @@ def _attend(
     return long_launch.forward(q, k, v, _long_options(mask, scales, budget, causal, offset, scale, exact))
 
 
+_attend = torch.library.custom_op("semfocus::attend_long", _attend_plain, mutates_args=())
+
+
 @_attend.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Results:
     return long_launch.empty_results(q, options[2])
 
 
-@torch.library.custom_op("semfocus::attend_long_backward", mutates_args=())
-def _backward(
+def _backward_plain(
     d_out: Tensor, out: Tensor, lse: Tensor, indices: Tensor, weights: Tensor, q: Tensor, k: Tensor, v: Tensor,
     mask: Tensor | None, scales: Tensor | None, budget: int, causal: bool, offset: int, scale: float, exact: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -51,6 +54,9 @@ def _backward(
     options = _long_options(mask, scales, budget, causal, offset, scale, exact)
     long_launch.backward(d_out, q, k, v, out, lse, indices, weights, options, dq, dk, dv)
     return dq, dk, dv
+
+
+_backward = torch.library.custom_op("semfocus::attend_long_backward", _backward_plain, mutates_args=())
 
 
 @_backward.register_fake
@@ -69,8 +75,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
-    return (*torch.ops.semfocus.attend_long_backward(d_out, *ctx.saved_tensors, *ctx.options), *[None] * 7)
+    backward = once(_backward_plain, torch.ops.semfocus.attend_long_backward, d_out)
+    return (*backward(d_out, *ctx.saved_tensors, *ctx.options), *[None] * 7)
 
 
+_eager = eager_form(_attend_plain, _setup, _differentiate)
 _attend.register_autograd(_differentiate, setup_context=_setup)
 _backward.register_autograd(no_second_derivative)

@@ -17,6 +17,7 @@ from ..randomness import spread
 from ..reference import Problem
 from ..windows import intervals
 from . import exact_products, launch
+from .eager import eager_form, once, unseen
 from .launch import Options
 
 
@@ -28,7 +29,7 @@ def attend(problem: Problem) -> Tensor:
         out = torch.ops.semfocus.attend_packed(problem.packed, *options)[0]
     else:
         q, k, v = (five_axes(x) for x in (problem.q, problem.k, problem.v))
-        out = torch.ops.semfocus.attend(q, k, v, *options)[0]
+        out = _eager(q, k, v, *options) if unseen(q, k, v) else torch.ops.semfocus.attend(q, k, v, *options)[0]
     return lead_axes(out, problem.q)
 
 
@@ -116,8 +117,7 @@ def _nothing(x: Tensor) -> launch.Inputs:
     return launch.Inputs(*(x.new_empty(0) for _ in range(6)))
 
 
-@torch.library.custom_op("semfocus::attend", mutates_args=())
-def _attend(
+def _attend_plain(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
     window: Tensor | None, reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float,
     dropout_p: float, first_global: int, exact: bool,
@@ -130,13 +130,15 @@ def _attend(
     )
 
 
+_attend = torch.library.custom_op("semfocus::attend", _attend_plain, mutates_args=())
+
+
 @_attend.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Results:
     return _fake(q, k, v, Options(*options))
 
 
-@torch.library.custom_op("semfocus::attend_backward", mutates_args=())
-def _attend_backward(
+def _backward_plain(
     d_out: Tensor, out: Tensor, lse: Tensor, words: Tensor, bits: Tensor, q: Tensor, k: Tensor, v: Tensor,
     q_units: Tensor, k_units: Tensor, v_units: Tensor, mask: Tensor | None, noise: Tensor | None, scales: Tensor | None,
     window: Tensor | None, reach: Tensor | None, budget: int, causal: bool, offset: int, scale: float,
@@ -147,6 +149,9 @@ def _attend_backward(
     inputs, options = launch.Inputs(q, k, v, q_units, k_units, v_units), launch.with_bits(options, bits)
     launch.backward(d_out, inputs, out, lse, words, options, dq, dk, dv)
     return dq, dk, dv
+
+
+_attend_backward = torch.library.custom_op("semfocus::attend_backward", _backward_plain, mutates_args=())
 
 
 @_attend_backward.register_fake
@@ -218,8 +223,8 @@ def _setup_packed(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
-    gradients = torch.ops.semfocus.attend_backward(d_out, *ctx.saved_tensors, *ctx.options)
-    return (*gradients, *[None] * 12)
+    backward = once(_backward_plain, torch.ops.semfocus.attend_backward, d_out)
+    return (*backward(d_out, *ctx.saved_tensors, *ctx.options), *[None] * 12)
 
 
 def _differentiate_packed(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
@@ -234,6 +239,7 @@ def no_second_derivative(ctx: Any, *gradients: Tensor) -> None:
     raise NotImplementedError("the fused kernel has no second derivative; use implementation='reference'")
 
 
+_eager = eager_form(_attend_plain, _setup, _differentiate)
 _attend.register_autograd(_differentiate, setup_context=_setup)
 _attend_packed.register_autograd(_differentiate_packed, setup_context=_setup_packed)
 _attend_backward.register_autograd(no_second_derivative)

@@ -136,7 +136,7 @@ def require_int(pattern: Pattern, name: str, minimum: int) -> None:
 
 def whole_number(name: str, value: object, minimum: int | None = None) -> int:
     """``value`` as an int, or an error that says what would do."""
-    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool | Tensor)
+    whole = type(value) is int or (isinstance(value, SupportsIndex) and not isinstance(value, bool | Tensor))
     number = operator.index(value) if whole else None  # type: ignore[arg-type]
     if number is None or (minimum is not None and number < minimum):
         wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"
