@@ -1,8 +1,10 @@
 """The halves of a block in one kernel each, against the same block in plain PyTorch."""
 
+from itertools import cycle
+
 import torch
 
-from semfocus import ModelConfig, Transformer
+from semfocus import Full, ModelConfig, Transformer
 from semfocus.kernels import halves
 from semfocus.model.block import Settings
 from semfocus.randomness import Noise, key_of
@@ -12,13 +14,17 @@ HALF = 2.0**-11
 
 
 def population(
-    patterns, *, length, width=16, mlp_width=None, dropout=0.1, scale=1.0, device="cpu", examples=3, **options
-):
-    config = ModelConfig(
-        vocabulary=2, classes=2, width=width, mlp_width=mlp_width or width, blocks=2, heads=1, dropout=dropout,
-        attention_scale=scale, **{"mask_padding": False, **options},
-    )  # fmt: skip
-    model = Transformer([config] * len(patterns), patterns, seeds=list(range(len(patterns))), device=device).train()
+    patterns, *, length, width=16, mlp_width=None, dropout=0.1, scale=1.0, device="cpu", examples=3,
+    activations=("relu",), **options,
+):  # fmt: skip
+    configs = [
+        ModelConfig(
+            vocabulary=2, classes=2, width=width, mlp_width=mlp_width or width, blocks=2, heads=1, dropout=dropout,
+            attention_scale=scale, activation=activation, **{"mask_padding": False, **options},
+        )
+        for activation, _ in zip(cycle(activations), patterns, strict=False)
+    ]  # fmt: skip
+    model = Transformer(configs, patterns, seeds=list(range(len(patterns))), device=device).train()
     tokens = torch.randint(0, 3, (len(patterns), examples, length), generator=torch.Generator().manual_seed(0)).to(
         device
     )
@@ -27,9 +33,8 @@ def population(
 
 def without_kernels(patch):
     """Blocks without kernels of their own."""
-    for name in ("keeps", "spans"):
+    for name in ("keeps", "spans", "bends"):
         patch.setattr(halves, name, lambda *_: None)
-    patch.setattr(halves, "serve_mlp", lambda *_: False)
 
 
 def both(model, tokens, monkeypatch):
@@ -92,3 +97,28 @@ def check_attention(patterns, length, *, width=16, dropout=0.1, scale=1.0, maske
         assert b.isfinite().all(), name
         # A handful of products in a row, each rounding its factors once.
         assert (a - b).norm() <= 8 * HALF * a.norm(), name
+
+
+def check_mlp(activations, tokens, *, width=16, hidden=24, dropout=0.1, device="cpu"):
+    """The second half alone, where no z is so near to 0 that rounding could turn ReLU's slope."""
+    patterns = [Full() for _ in activations]
+    sizes = {"length": tokens, "width": width, "mlp_width": hidden}
+    model, _ = population(patterns, activations=activations, dropout=dropout, device=device, **sizes)
+    block, keys = model.blocks[0], key_of(torch.arange(len(activations), device=device))
+    weights = [block.mlp_in.weight, block.mlp_in.bias, block.mlp_out.weight, block.mlp_out.bias]
+    with torch.no_grad():
+        weights[1].add_(torch.where(torch.rand(weights[1].shape, device=device) < 0.5, 4.0, -4.0))
+    generator = torch.Generator().manual_seed(0)
+    h, change = (torch.randn(len(activations), 2, tokens, width, generator=generator).to(device) for _ in range(2))
+    h.requires_grad_()
+    plain = Settings.of(model.configs, patterns, True)
+    fused = plain.for_inputs(h, hidden, False)
+    assert fused.bends is not None
+    results = []
+    for settings in (plain, fused):
+        out = block._mlp_half(h, Noise(keys, keys), settings)
+        results.append([out, *torch.autograd.grad(out, [h, *weights], change)])
+    for name, a, b in zip(("out", "h", "w_in", "b_in", "w_out", "b_out"), *results, strict=True):
+        for activation, one, other in zip(activations, a, b, strict=True):
+            assert (one - other).norm() <= 4 * HALF * one.norm(), (name, activation)
+            assert not torch.equal(one, other), (name, activation)

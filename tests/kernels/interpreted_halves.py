@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, population, without_kernels
+from halves_oracle import HALF, both, check_attention, check_mlp, population, without_kernels
 from kernel_oracle import poison
 
 from semfocus import (
@@ -72,7 +72,7 @@ def test_first_half_against_plain(case):
 def test_whole_model_against_plain(length, width, mlp_width, dropout, monkeypatch):
     patterns = [Full(), Banded(5), TopK(length - 1)]
     sizes = {"length": length, "width": width, "mlp_width": mlp_width, "examples": 3 if length <= 64 else 1}
-    model, tokens = population(patterns, dropout=dropout, **sizes)
+    model, tokens = population(patterns, dropout=dropout, activations=("relu", "gelu", "mish"), **sizes)
     for name, plain, fused in both(model, tokens, monkeypatch):
         assert (plain - fused).norm() <= 32 * HALF * plain.norm(), name
         assert not plain.equal(fused) or plain.abs().max() == 0, f"{name}: the kernels did not run"
@@ -139,13 +139,19 @@ def test_weights_that_lie_apart_and_a_step():
     assert ((losses[0] - losses[1]).abs() <= 8 * HALF * losses[0]).all()
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_second_half_against_plain(dropout):
+    check_mlp(["relu", "gelu", "mish", "relu"], 37, dropout=dropout)
+
+
 @pytest.mark.parametrize("power", [-80, 60])
 def test_gradients_of_any_size_lose_nothing(power):
     """Units are powers of two: a gradient 2^p times as large gives results 2^p times as large, bit for bit."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 70, 16), (2, 16, 24), (2, 1, 24), (2, 24, 16), (2, 1, 16)]
     inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
-    out = torch.ops.semfocus.mlp_half(*inputs, torch.tensor([1, 2], dtype=torch.int32), 1e-5, 0.1)
+    keys, kinds = torch.tensor([[1, 2], [1, 2]], dtype=torch.int32)
+    out = torch.ops.semfocus.mlp_half(*inputs, keys, kinds, 0b11, 1e-5, 0.1)
     change = torch.randn(out.shape, generator=generator)
     plain = torch.autograd.grad(out, inputs, change, retain_graph=True)
     scaled = torch.autograd.grad(out, inputs, change * 2.0**power, retain_graph=True)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, population
+from halves_oracle import HALF, both, check_attention, check_mlp, population
 
 from semfocus import (
     Banded,
@@ -47,6 +47,12 @@ def test_first_half_against_plain(patterns, dropout, length):
 def test_what_patterns_chose_before(masked):
     patterns = [BottomK(5), RandomK(5), FixedRandom(5), Strided(5), SwappedTopK(5), PositionalTopK(5), TopK(5, sinks=1)]
     check_attention(patterns, 40, width=64, examples=2, masked=masked, device="cuda")
+
+
+@pytest.mark.parametrize("activations", [["relu"], ["gelu", "relu"], ["mish"], ["relu", "gelu", "mish"]])
+@pytest.mark.parametrize(("tokens", "hidden"), [(40, 64), (600, 48)])
+def test_second_half(activations, tokens, hidden):
+    check_mlp(activations, tokens, width=64, hidden=hidden, device="cuda")
 
 
 @pytest.mark.parametrize("length", [40, 200])

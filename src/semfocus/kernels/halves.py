@@ -26,6 +26,8 @@ from . import INSTALLED, INTERPRETED, LONGEST_ROW, highest_precision
 LONGEST_EXAMPLE, WIDEST = 64, 64
 #: In place of a budget: the member's choice is made before, by its pattern.
 CHOSEN = -1
+#: What the kernel of the second half knows, in the order of its bits.
+ACTIVATIONS = ("relu", "gelu", "mish")
 #: (pattern, first member, last member + 1)
 Runs = Sequence[tuple[Pattern, int, int]]
 
@@ -51,9 +53,27 @@ class Spans:
     first_global: int
 
 
-def serve_mlp(h: Tensor, hidden: int, activations: Sequence[str]) -> bool:
-    """Does one kernel serve the second half of a block on h (m, b, t, d)? It has ReLU, and tensor cores for float32."""
-    return _on_chip(h) and max(h.shape[-1], hidden) <= WIDEST and set(activations) == {"relu"}
+@dataclass(frozen=True)
+class Bends:
+    """The activation of each member."""
+
+    kinds: Tensor  # int32 (m,): a bit each, by the place in ACTIVATIONS
+    present: int  # all of them
+
+
+def bends(h: Tensor, hidden: int, activations: Sequence[tuple[str, int, int]]) -> Bends | None:
+    """What the kernel of the second half must know of runs of members with an activation each, on h (m, b, t, d).
+
+    None where it cannot serve.
+    """
+    fits = _on_chip(h) and max(h.shape[-1], hidden) <= WIDEST and {name for name, _, _ in activations} <= {*ACTIVATIONS}
+    return _bends(tuple(activations), h.device) if fits else None
+
+
+@lru_cache(maxsize=64)
+def _bends(activations: Sequence[tuple[str, int, int]], device: torch.device) -> Bends:
+    kinds = [1 << ACTIVATIONS.index(name) for name, start, stop in activations for _ in range(start, stop)]
+    return Bends(torch.tensor(kinds, dtype=torch.int32, device=device), sum(set(kinds)))
 
 
 def keeps(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Keeps | None:

@@ -61,16 +61,20 @@ def _flags(h: Tensor, w_in: Tensor, dropout_p: float) -> dict[str, Any]:
 
 @torch.library.custom_op("semfocus::mlp_half", mutates_args=())
 def mlp_half(
-    h: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, keys: Tensor, eps: float, dropout_p: float
-) -> Tensor:
-    """h (m, n, d), w_in (m, d, e), b_in (m, 1, e), w_out (m, e, d), b_out (m, 1, d), keys (m,) -> (m, n, d)."""
+    h: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, keys: Tensor, kinds: Tensor, present: int,
+    eps: float, dropout_p: float,
+) -> Tensor:  # fmt: skip
+    """h (m, n, d), w_in (m, d, e), b_in (m, 1, e), w_out (m, e, d), b_out (m, 1, d), keys (m,) -> (m, n, d).
+
+    kinds int32 (m,): the activation of each member, a bit; ``present``: all of them.
+    """
     h = h.contiguous()
     weights = [by_member(x) for x in (w_in, b_in, w_out, b_out)]
     out = torch.empty_like(h)
     members, tokens, _ = h.shape
     mlp_forward[(members * cdiv(tokens, BLOCK_M),)](
-        h, *weights, keys, out, *(x.stride(0) for x in weights), tokens, eps, *dropout_numbers(dropout_p),
-        **_flags(h, w_in, dropout_p), **FORWARD,
+        h, *weights, keys, kinds, out, *(x.stride(0) for x in weights), tokens, eps, *dropout_numbers(dropout_p),
+        PRESENT=present, **_flags(h, w_in, dropout_p), **FORWARD,
     )  # fmt: skip
     return out
 
@@ -82,8 +86,9 @@ def _(h: Tensor, *rest: Any) -> Tensor:
 
 @torch.library.custom_op("semfocus::mlp_half_backward", mutates_args=())
 def _backward(
-    d_out: Tensor, h: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, keys: Tensor, eps: float, dropout_p: float
-) -> tuple[Tensor, Tensor]:
+    d_out: Tensor, h: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, keys: Tensor, kinds: Tensor, present: int,
+    eps: float, dropout_p: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """dh, and the gradients of the weights of each member in a row: w_in, b_in, w_out, b_out."""
     d_out, h = d_out.contiguous(), h.contiguous()
     weights = [by_member(x) for x in (w_in, b_in, w_out)]
@@ -92,8 +97,8 @@ def _backward(
     dh = torch.empty_like(h)
     sums = h.new_empty((members, parts, _size(h, w_in)))
     mlp_backward[(members * parts,)](
-        h, d_out, *weights, keys, dh, sums, *(x.stride(0) for x in weights), tokens, parts, per_part,
-        eps, *dropout_numbers(dropout_p), **_flags(h, w_in, dropout_p), **BACKWARD,
+        h, d_out, *weights, keys, kinds, dh, sums, *(x.stride(0) for x in weights), tokens, parts, per_part,
+        eps, *dropout_numbers(dropout_p), PRESENT=present, **_flags(h, w_in, dropout_p), **BACKWARD,
     )  # fmt: skip
     return dh, sums.sum(1)
 
@@ -109,8 +114,8 @@ def _(d_out: Tensor, h: Tensor, w_in: Tensor, *rest: Any) -> tuple[Tensor, Tenso
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    h, w_in, b_in, w_out, _, keys, *ctx.numbers = inputs
-    ctx.save_for_backward(h, w_in, b_in, w_out, keys)
+    h, w_in, b_in, w_out, _, keys, kinds, *ctx.numbers = inputs
+    ctx.save_for_backward(h, w_in, b_in, w_out, keys, kinds)
 
 
 def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
@@ -118,7 +123,7 @@ def _differentiate(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
     members, width, hidden = ctx.saved_tensors[1].shape
     dw_in, db_in, dw_out, db_out = flat.split([width * hidden, hidden, width * hidden, width], dim=1)
     shaped = (dw_in.view(members, width, hidden), db_in[:, None], dw_out.view(members, hidden, width), db_out[:, None])
-    return (dh, *shaped, None, None, None)
+    return (dh, *shaped, *[None] * 5)
 
 
 mlp_half.register_autograd(_differentiate, setup_context=_setup)

@@ -1,8 +1,10 @@
 """The second half of a block in one kernel, for a whole population: nothing between its ends is written to memory.
 
-    x = norm(h)     a = relu(dropout(x W1 + b1))     out = h + dropout(a W2 + b2)
+    x = norm(h)     z = dropout(x W1 + b1)     a = f(z)     out = h + dropout(a W2 + b2)
 
-The backward kernel computes x and a again. Products are those of halves (see ``half.py``), sums float32.
+f is ReLU, GELU or Mish, as each member has it.
+
+The backward kernel computes x and z again. Products are those of halves (see ``half.py``), sums float32.
 Letters: M tokens of a tile, d width, e hidden width; all tiles fit on chip.
 """
 
@@ -14,6 +16,8 @@ from .tiles import load_rows, mix, step_of, store_rows, survives
 
 #: Where randomness enters, as in ``model.block``.
 MLP_HIDDEN, MLP_OUT = tl.constexpr(2), tl.constexpr(3)
+#: Members' activations, as bits: of those that are not in PRESENT no code is made. ReLU is 1.
+GELU, MISH = tl.constexpr(2), tl.constexpr(4)
 #: Gradients are multiplied at about 2^4: after a product with the weights they still fit into a half.
 GRADIENTS = tl.constexpr(4)
 
@@ -47,20 +51,58 @@ def half_rows(start, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_R: tl.conste
 
 @triton.jit
 def hidden_of(x, w_in, b_in, row_keys, limit, factor, BLOCK_E: tl.constexpr, DROPOUT: tl.constexpr):
-    """(M, BLOCK_E): before the activation, after dropout."""
+    """z (M, BLOCK_E), and what dropout multiplied it by."""
     hidden = tl.dot(x, w_in) + b_in[None, :]
+    kept = tl.full(hidden.shape, 1.0, tl.float32)
     if DROPOUT:
         spared = survives(row_keys[:, None], tl.arange(0, BLOCK_E)[None, :], limit)
+        kept = tl.where(spared, factor, 0.0)
         hidden = tl.where(spared, hidden * factor, 0.0)
-    return hidden
+    return hidden, kept
+
+
+@triton.jit
+def tanh_softplus(z):
+    """And e^z, cut where the first is 1: with e = e^z it is e (e + 2) / (e (e + 2) + 2)."""
+    e = tl.exp(tl.minimum(z, 20.0))
+    n = e * (e + 2.0)
+    return n / (n + 2.0), e
+
+
+@triton.jit
+def activated(z, kind, PRESENT: tl.constexpr):
+    """f(z)"""
+    y = tl.maximum(z, 0.0)
+    if GELU & PRESENT:  # noqa: SIM102 (the compiler decides this one)
+        if kind == GELU:
+            y = 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
+    if MISH & PRESENT:  # noqa: SIM102 (the compiler decides this one)
+        if kind == MISH:
+            part, _e = tanh_softplus(z)
+            y = z * part
+    return y
+
+
+@triton.jit
+def slope(z, kind, PRESENT: tl.constexpr):
+    """f'(z)"""
+    dy = tl.where(z > 0.0, 1.0, 0.0)
+    if GELU & PRESENT:  # noqa: SIM102 (the compiler decides this one)
+        if kind == GELU:
+            dy = 0.5 * (1.0 + tl.erf(z * 0.7071067811865476)) + z * tl.exp(-0.5 * z * z) * 0.3989422804014327
+    if MISH & PRESENT:  # noqa: SIM102 (the compiler decides this one)
+        if kind == MISH:
+            part, e = tanh_softplus(z)
+            dy = part + z * (e / (1.0 + e)) * (1.0 - part * part)
+    return dy
 
 
 @triton.jit(do_not_specialize=["limit"])
 def mlp_forward(
-    h, w_in, b_in, w_out, b_out, keys, out, w_in_stride, b_in_stride, w_out_stride, b_out_stride,
+    h, w_in, b_in, w_out, b_out, keys, kinds, out, w_in_stride, b_in_stride, w_out_stride, b_out_stride,
     tokens, eps, limit, factor,
     WIDTH: tl.constexpr, HIDDEN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
-    DROPOUT: tl.constexpr,
+    DROPOUT: tl.constexpr, PRESENT: tl.constexpr,
 ):  # fmt: skip
     """A program takes a tile of one member's tokens."""
     tiles = tl.cdiv(tokens, BLOCK_M)
@@ -77,7 +119,8 @@ def mlp_forward(
         out_rows = mix(key_of_site(keys, member, MLP_OUT) + step_of(rows))
     w = half_rows(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
     b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
-    active = tl.maximum(hidden_of(x.to(tl.float16), w, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT), 0.0)
+    hidden, _kept = hidden_of(x.to(tl.float16), w, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT)
+    active = activated(hidden, tl.load(kinds + member), PRESENT)
     w = half_rows(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
     y = tl.dot(active.to(tl.float16), w) + vector(b_out + member * b_out_stride, WIDTH, BLOCK_D)[None, :]
     columns = tl.arange(0, BLOCK_D)[None, :]
@@ -88,14 +131,14 @@ def mlp_forward(
 
 @triton.jit(do_not_specialize=["limit"])
 def mlp_backward(
-    h, d_out, w_in, b_in, w_out, keys, dh, sums, w_in_stride, b_in_stride, w_out_stride,
+    h, d_out, w_in, b_in, w_out, keys, kinds, dh, sums, w_in_stride, b_in_stride, w_out_stride,
     tokens, parts, per_part, eps, limit, factor,
     WIDTH: tl.constexpr, HIDDEN: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
-    DROPOUT: tl.constexpr,
+    DROPOUT: tl.constexpr, PRESENT: tl.constexpr,
 ):  # fmt: skip
     """A program takes some tiles of one member, and writes that part's sums of the gradients: dW1, db1, dW2, db2.
 
-    dy = dropout(do)   dW2 = a^T dy   da = dy W2^T   dz = da where a > 0, times dropout   dW1 = x^T dz
+    dy = dropout(do)   dW2 = a^T dy   da = dy W2^T   dz = da f'(z), times dropout   dW1 = x^T dz
     dx = dz W1^T       dh = do + inverse (dx - mean(dx) - x mean(x dx))
     """
     part = tl.program_id(0)
@@ -104,6 +147,7 @@ def mlp_backward(
     w_first = half_rows(w_in + member * w_in_stride, WIDTH, HIDDEN, BLOCK_D, BLOCK_E)
     w_second = half_rows(w_out + member * w_out_stride, HIDDEN, WIDTH, BLOCK_E, BLOCK_D)
     b = vector(b_in + member * b_in_stride, HIDDEN, BLOCK_E)
+    kind = tl.load(kinds + member)
     sum_first = tl.zeros((BLOCK_D, BLOCK_E), tl.float32)
     sum_second = tl.zeros((BLOCK_E, BLOCK_D), tl.float32)
     # A sum over tokens by a product with ones, the smallest there is: 16 equal rows.
@@ -125,11 +169,15 @@ def mlp_backward(
             out_rows = mix(key_of_site(keys, member, MLP_OUT) + step_of(rows))
             dy = tl.where(survives(out_rows[:, None], columns, limit), dy * factor, 0.0)
         dy = dy.to(tl.float16)
-        hidden = hidden_of(half, w_first, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT)
+        hidden, kept = hidden_of(half, w_first, b, hidden_rows, limit, factor, BLOCK_E, DROPOUT)
         bias_second += tl.dot(ones, dy) * unit
-        sum_second += tl.dot(tl.trans(tl.maximum(hidden, 0.0).to(tl.float16)), dy) * unit
-        # What was dropped is 0, and not above it.
-        dz = tl.where(hidden > 0.0, tl.dot(dy, tl.trans(w_second)) * factor, 0.0).to(tl.float16)
+        sum_second += tl.dot(tl.trans(activated(hidden, kind, PRESENT).to(tl.float16)), dy) * unit
+        dz = tl.dot(dy, tl.trans(w_second))
+        if PRESENT == 1:  # what was dropped is 0, and not above it
+            dz = tl.where(hidden > 0.0, dz * factor, 0.0)
+        else:
+            dz = dz * slope(hidden, kind, PRESENT) * kept
+        dz = dz.to(tl.float16)
         bias_first += tl.dot(ones, dz) * unit
         sum_first += tl.dot(tl.trans(half), dz) * unit
         dx = tl.dot(dz, tl.trans(w_first)) * unit

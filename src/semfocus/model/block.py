@@ -48,7 +48,7 @@ class Settings:
     activations: tuple[tuple[str, int, int], ...]
     keeps: halves.Keeps | None = None  # if one kernel serves the attention half
     spans: halves.Spans | None = None  # if several do, because examples are long
-    fused_mlp: bool = False  # if one serves the other half
+    bends: halves.Bends | None = None  # if one serves the other half
 
     @staticmethod
     def of(configs: Sequence[ModelConfig], patterns: Sequence[Pattern], training: bool) -> Settings:
@@ -71,7 +71,7 @@ class Settings:
             self,
             keeps=halves.keeps(h, self.patterns, self.heads, masked) if plain else None,
             spans=halves.spans(h, self.patterns, self.heads, masked) if plain else None,
-            fused_mlp=halves.serve_mlp(h, mlp_width, [name for name, _, _ in self.activations]),
+            bends=halves.bends(h, mlp_width, self.activations),
         )
 
     @property
@@ -81,7 +81,7 @@ class Settings:
     @property
     def fused(self) -> bool:
         """Is there nothing left to compile?"""
-        return self.fused_attention and self.fused_mlp and not (self.keeps and any(self.keeps.chosen))
+        return self.fused_attention and self.bends is not None and not (self.keeps and any(self.keeps.chosen))
 
 
 def _runs(values: Sequence[V]) -> tuple[tuple[V, int, int], ...]:
@@ -256,12 +256,15 @@ class Block(nn.Module):
 
     def _mlp_half(self, h: Tensor, noise: Noise, settings: Settings) -> Tensor:
         """h + dropout(mlp(norm(h)))"""
-        if not settings.fused_mlp:
+        bends = settings.bends
+        if bends is None:
             return h + _drop(self.mlp(_norm(h, EPS), noise, settings), noise, MLP_OUT, settings)
         from ..kernels import mlp_half  # noqa: F401 (imports Triton, registers the operator)
 
         weights = (self.mlp_in.weight, self.mlp_in.bias, self.mlp_out.weight, self.mlp_out.bias)
-        out: Tensor = torch.ops.semfocus.mlp_half(h.flatten(1, 2), *weights, noise.fresh, EPS, settings.dropout)
+        out: Tensor = torch.ops.semfocus.mlp_half(
+            h.flatten(1, 2), *weights, noise.fresh, bends.kinds, bends.present, EPS, settings.dropout
+        )
         return out.view(h.shape)
 
     def mlp(self, h: Tensor, noise: Noise, settings: Settings) -> Tensor:
