@@ -22,6 +22,7 @@ from semfocus.report.heat import heat_figure
 from semfocus.report.lines import line_figure
 from semfocus.report.page import Figure, Section, Table
 from semfocus.studies._sizes import SECTIONS
+from semfocus.training.population import precision
 
 NAME = "loss_surface"
 BUDGET = 5
@@ -74,7 +75,8 @@ class LossSurface(Study):
         surface = Surface(points=points, compiled=device == "cuda")
 
         def measured(run: Run) -> dict[str, Any]:
-            found = surface.measure(probe_of(run, examples, device))
+            with precision(run.directory.config().precision):  # the function that was trained
+                found = surface.measure(probe_of(run, examples, device))
             found["losses"] = [[round(value, 5) for value in row] for row in found["losses"]]
             return found
 
