@@ -219,6 +219,18 @@ def test_patterns_may_change_under_a_compiler():
     assert torch.equal(dynamic(q, k, v), attention(q, k, v))
 
 
+@pytest.mark.parametrize("pattern", [TopK(3), Banded(3)], ids=lambda p: p.label)
+def test_exported_with_any_length(pattern):
+    class Own(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attention(q, k, v, pattern)
+
+    length = torch.export.Dim("length", min=6, max=100)
+    program = torch.export.export(Own(), tuple(torch.randn(3, 1, 2, 16, 4)), dynamic_shapes=({2: length},) * 3)
+    longer = torch.randn(3, 1, 2, 33, 4)
+    assert torch.equal(program.module()(*longer), attention(*longer, pattern))
+
+
 def test_a_mask_beyond_float32_hides():
     q, k, v = draw(dtype=torch.float32)
     mask = torch.zeros(7, 7, dtype=torch.float64)

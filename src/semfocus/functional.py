@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -212,7 +213,7 @@ def explain(
 
 
 def _scores(problem: Problem) -> int:
-    return problem.q.shape[:-1].numel() * problem.k.shape[-2]
+    return math.prod(problem.q.shape[:-1]) * problem.k.shape[-2]  # numel() would make symbols into numbers
 
 
 def attend(problem: Problem, implementation: str = "auto", with_weights: bool = False) -> tuple[Tensor, Tensor | None]:
