@@ -258,3 +258,9 @@ def test_an_empty_batch_is_called_that():
     layer = nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=8, batch_first=True)
     with pytest.raises(ValueError, match="called without queries or keys"):
         semfocus.diagnose(layer, torch.randn(0, 5, 8))
+
+
+def test_numbers_that_are_not_finite_are_no_diagnosis():
+    layer = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=8, batch_first=True)
+    with pytest.raises(ValueError, match=r"nothing to diagnose.*layers\.0\.self_attn.*not finite"):
+        semfocus.diagnose(torch.nn.TransformerEncoder(layer, 1), torch.full((1, 5, 8), torch.nan))

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from semfocus import studies
+from semfocus.cli import main
 from semfocus.lab.results import Results, Run
 from semfocus.lab.store import Store
 from semfocus.lab.study import Arm
-from semfocus.report.page import Cell, Figure, Section, Table, build, build_all
+from semfocus.report.page import Cell, Figure, Section, Table, build
 from semfocus.studies.convergence import Convergence
 from semfocus.training.files import StorageError
 
@@ -209,10 +210,19 @@ def test_a_study_brings_its_own_sections(results: Results) -> None:
         build(study, results)
 
 
-def test_all_pages_of_a_folder(results: Results) -> None:
-    assert build_all(results.store.path.parent, studies.get) == [results.store.page_path("smoke")]
-    with pytest.raises(StorageError, match="no such folder"):
-        build_all(results.store.path / "nowhere", studies.get)
+def test_all_pages_of_a_folder(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    """A question that cannot be read is named, and the others are treated."""
+    lab, page = results.store.path.parent, results.store.page_path("smoke")
+    assert main(["report", str(lab)]) == 0
+    assert capsys.readouterr().out.split() == [str(page)]
+    (results.store.path / "manifests" / "another.json").write_text("{")
+    for command, shown in (("report", str(page)), ("status", "convergence, smoke: "), ("resume", "")):
+        assert main([command, str(lab)]) == 2
+        found = capsys.readouterr()
+        assert shown in found.out
+        assert "another.json is damaged" in found.err
+    assert main(["report", str(lab / "nowhere")]) == 2
+    assert "no such folder" in capsys.readouterr().err
 
 
 def test_many_panels_and_a_third_split(results: Results) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ..lab.execute import Executor
     from ..lab.part import Part
     from ..lab.results import Results, Status
-    from ..lab.store import Manifest, Question
+    from ..lab.store import Manifest, Question, Store
     from ..lab.study import Study
     from ..training.progress import Progress
 
@@ -57,24 +58,41 @@ def resume_studies(options: argparse.Namespace) -> int:
     if _followed(options):
         return 0
     from ..lab.results import Results
-    from ..lab.store import stores
 
     options.again = _again(options.directory, options.plugin)
-    with one_sentence():
-        work = []
-        for store in stores(options.directory):
-            for name in store.names():
-                manifest = store.manifest(name)
-                unfinished = any(run.summary is None for _, run in Results(store, manifest).every_run())
-                if unfinished or not manifest.complete:
-                    work.append((store, manifest))
-        for store, manifest in work:
-            question = manifest.question
+    worked = False
+
+    def resume(store: Store, name: str) -> None:
+        nonlocal worked
+        manifest = store.manifest(name)
+        question = manifest.question
+        unfinished = any(run.summary is None for _, run in Results(store, manifest).every_run())
+        if unfinished or not manifest.complete:
             _one(study_named(question.study), question, store.path.parent, options, manifest, manifest)
+            worked = True
+
+    status = _each(options.directory, resume)
     _dismiss()
-    if not work:
+    if not worked and not status:
         print(f"nothing to resume: every study in {options.directory} is finished")
-    return 0
+    return status
+
+
+def _each(directory: Path, treat: Callable[[Store, str], None]) -> int:
+    """Treats every question of a folder. One that cannot be does not keep the others waiting: it is said, and 2."""
+    from ..lab.store import stores
+
+    status = 0
+    with one_sentence():
+        asked = [(store, name) for store in stores(directory) for name in store.names()]
+    for store, name in asked:
+        try:
+            with one_sentence():
+                treat(store, name)
+        except UserError as error:
+            print(f"semfocus: {error}", file=sys.stderr)
+            status = 2
+    return status
 
 
 def _one(
@@ -193,30 +211,32 @@ def show_status(options: argparse.Namespace) -> int:
     """Two lines per question: how far it is, and how it was asked."""
     need_lab()
     from ..lab.results import Results
-    from ..lab.store import stores
 
     load_plugins(options.plugin)
-    with one_sentence():
-        for store in stores(options.directory):
-            for name in store.names():
-                results = Results(store, store.manifest(name))
-                counts = results.statuses()
-                parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
-                print(f"{store.path.name}, {name}: {counts.total()} runs, {', '.join(parts)}")
-                print(f"  {results.question.command} --out {shlex.quote(str(store.path.parent))}")
-    return 0
+
+    def show(store: Store, name: str) -> None:
+        results = Results(store, store.manifest(name))
+        counts = results.statuses()
+        parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
+        print(f"{store.path.name}, {name}: {counts.total()} runs, {', '.join(parts)}")
+        print(f"  {results.question.command} --out {shlex.quote(str(store.path.parent))}")
+
+    return _each(options.directory, show)
 
 
 def show_report(options: argparse.Namespace) -> int:
     """Every page again, from the folder alone."""
     need_lab()
-    from ..report.page import build_all
+    from ..lab.results import Results
+    from ..report.page import build
 
     load_plugins(options.plugin)
-    with one_sentence():
-        for page in build_all(options.directory, study_named):
-            print(page)
-    return 0
+
+    def show(store: Store, name: str) -> None:
+        results = Results(store, store.manifest(name))
+        print(build(study_named(results.question.study), results))
+
+    return _each(options.directory, show)
 
 
 def study_named(name: str) -> Study:

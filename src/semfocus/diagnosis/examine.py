@@ -103,6 +103,9 @@ class _Seen:
         if 0 in problem.q.shape or 0 in problem.k.shape:
             self.notes.append(f"{call.name} was called without queries or keys and is left out.")
             return
+        if not all(bool(x.isfinite().all()) for x in (problem.q, problem.k, problem.v)):
+            self.notes.append(f"{call.name} has queries, keys or values that are not finite and is left out.")
+            return
         shape = (*problem.q.shape[:-3], problem.q.shape[-2])
         if call.own:
             self.padding[shape] = real_queries(problem)

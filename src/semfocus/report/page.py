@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ..lab.claims import Judged
 from ..lab.missing import missing
 from ..lab.results import Results
-from ..lab.store import safe, stores
+from ..lab.store import safe
 from ..lab.study import Study
 from ..training.files import write_atomic
 from . import accuracy, curves, record, speed, times
@@ -24,7 +24,7 @@ from .style import COLOURS, DARK, ArmStyle, styles_of
 from .svg import inline, swatch, themed, with_legend
 from .verdicts import SIGNS, cards, tone
 
-__all__ = ["Answer", "Cell", "Figure", "Section", "Table", "answer", "build", "build_all"]
+__all__ = ["Answer", "Cell", "Figure", "Section", "Table", "answer", "build"]
 
 HERE = Path(__file__).parent
 BESIDE = (
@@ -63,13 +63,6 @@ def build(study: Study, results: Results) -> Path:
     _write_parts(found.sections, path.with_suffix(""))
     write_atomic(path, found.page().encode())
     return path
-
-
-def build_all(directory: Path, find: Callable[[str], Study]) -> list[Path]:
-    """The pages of every question asked in a folder; ``find`` gives the study of a name."""
-    asked = [(store, name) for store in stores(directory) for name in store.names()]
-    found = [Results(store, store.manifest(name)) for store, name in asked]
-    return [build(find(results.question.study), results) for results in found]
 
 
 def standard_sections(results: Results, judged: Sequence[Judged]) -> list[Section]:
