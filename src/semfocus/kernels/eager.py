@@ -41,6 +41,6 @@ def eager_form(
     return Eager.apply
 
 
-def once(plain: Callable[..., Any], operator: Callable[..., Any], d_out: Tensor) -> Callable[..., Any]:
+def backward_form(plain: Callable[..., Any], operator: Callable[..., Any], d_out: Tensor) -> Callable[..., Any]:
     """A backward pass; as an operator where its own gradient is asked for too, which that refuses."""
     return plain if unseen(d_out) and not torch.is_grad_enabled() else operator

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..reference import Problem
 from . import long_launch
-from .eager import eager_form, once, unseen
+from .eager import backward_form, eager_form, unseen
 from .launch import Options
 from .short_rows import five_axes, lead_axes, no_second_derivative, options_of
 
@@ -75,7 +75,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
-    backward = once(_backward_plain, torch.ops.semfocus.attend_long_backward, d_out)
+    backward = backward_form(_backward_plain, torch.ops.semfocus.attend_long_backward, d_out)
     return (*backward(d_out, *ctx.saved_tensors, *ctx.options), *[None] * 7)
 
 

@@ -17,7 +17,7 @@ from ..randomness import spread
 from ..reference import Problem
 from ..windows import intervals
 from . import exact_products, launch
-from .eager import eager_form, once, unseen
+from .eager import backward_form, eager_form, unseen
 from .launch import Options
 
 
@@ -223,7 +223,7 @@ def _setup_packed(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 
 
 def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
-    backward = once(_backward_plain, torch.ops.semfocus.attend_backward, d_out)
+    backward = backward_form(_backward_plain, torch.ops.semfocus.attend_backward, d_out)
     return (*backward(d_out, *ctx.saved_tensors, *ctx.options), *[None] * 12)
 
 
