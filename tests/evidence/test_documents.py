@@ -101,9 +101,12 @@ def test_agreement(tmp_path):
         row("convergence", "C2", "refuted"),
         row("convergence", "C3", "undecided"),
         row("convergence", "C1, rival", "confirmed", "not asked"),
+        row("dispersion", "C5, W", "refuted"),
     ]
     text = agreement(Summary([built(tmp_path, "convergence", *rows)]))
-    assert order(text, "Does not agree", "raising helps", "C2", "Agrees", "C1", "Not decided", "C3")
+    assert order(
+        text, "Does not agree", "raising helps", "C2", "Agrees", "C1", "Differs from", "C5, W", "Not decided", "C3"
+    )
     assert "rival" not in text
     assert agreement(Summary([])) == "not run yet"
 

@@ -8,7 +8,7 @@ from ..lab.baselines import chance, shortcut
 from .claims import ClaimRow
 from .cost import duration
 from .markdown import table
-from .summary import BY_STUDY, FAILS, NOT_RUN, Summary
+from .summary import BY_STUDY, FAILS, MIXED, NOT_RUN, Summary
 
 #: What the paper says of claims that are not its own.
 UNASKED = ("not asked", "not asked of decoders")
@@ -48,7 +48,12 @@ def agreement(summary: Summary) -> str:
     if not asked:
         return NOT_RUN
     asked.sort(key=lambda row: FAILS.get((row.study, row.id)) != row.verdict)
-    heads = {"disagrees": "Does not agree", "agrees": "Agrees", "open": "Not decided"}
+    heads = {
+        "disagrees": "Does not agree",
+        "agrees": "Agrees",
+        "mixed": "Differs from task to task in the paper too (its numbers and ours are on the study's page)",
+        "open": "Not decided",
+    }
     parts = []
     for key, title in heads.items():
         lines = [
@@ -97,7 +102,9 @@ def costs(summary: Summary) -> str:
     return table(columns, rows) if rows else NOT_RUN
 
 
-def _agreement(row: ClaimRow) -> Literal["agrees", "disagrees", "open"]:
+def _agreement(row: ClaimRow) -> Literal["agrees", "disagrees", "mixed", "open"]:
+    if (row.study, row.id) in MIXED:
+        return "mixed"
     against = FAILS.get((row.study, row.id), "refuted")
     if row.verdict == against:
         return "disagrees"
