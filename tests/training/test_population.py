@@ -197,6 +197,26 @@ def test_evaluation_does_not_depend_on_the_size_of_the_population(tiny, pattern)
     assert abs(alone.loss[0] - together.loss[0]) < 1e-12
 
 
+@pytest.mark.parametrize("name, expected", [("tf32", "high"), ("ieee", "highest")])
+def test_steps_and_evaluations_bring_their_precision_along(tiny, monkeypatch, name, expected):
+    """The clock times single steps: outside an epoch they are to be what they are inside."""
+    population = Population([dataclasses.replace(tiny(Full()), precision=name)])
+    seen, forward = [], population.model.forward
+
+    def watched(*inputs):
+        seen.append(torch.get_float32_matmul_precision())
+        return forward(*inputs)
+
+    monkeypatch.setattr(population.model, "forward", watched)
+    before = torch.get_float32_matmul_precision()
+    population.start_epoch(0)
+    population.train_step()
+    population.evaluate("heldout")
+    assert len(seen) >= 2
+    assert set(seen) == {expected}
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_a_member_that_diverges_is_frozen_and_the_others_go_on(tiny):
     runs = [tiny(Full()), with_optimiser(tiny(Full(), 1), learning_rate=1e30, clip=0.0), tiny(TopK(3))]
     population, healthy = Population(runs), Population([runs[0], runs[2]])

@@ -104,14 +104,13 @@ class Population:
 
     def train_epoch(self, epoch: int, after_step: Callable[[int], None] | None = None) -> Measured:
         """One pass over the training examples; ``epoch`` counts from 0. Returns loss and accuracy as met on the way."""
-        with precision(self.configs[0].precision):
-            self.start_epoch(epoch)
-            what = f"training, epoch {epoch + 1}"
-            for step in range(self.steps_per_epoch):
-                self.train_step()
-                self._tell(what, step + 1, self.steps_per_epoch)
-                if after_step is not None:
-                    after_step(step)
+        self.start_epoch(epoch)
+        what = f"training, epoch {epoch + 1}"
+        for step in range(self.steps_per_epoch):
+            self.train_step()
+            self._tell(what, step + 1, self.steps_per_epoch)
+            if after_step is not None:
+                after_step(step)
         loss, right, counted, norm, square = self.running.clone()
         steps = self.steps_per_epoch
         spread = (square / steps - (norm / steps).square()).clamp(min=0).sqrt()
@@ -132,10 +131,11 @@ class Population:
     def _one_step(self) -> None:
         here = self.cursor * self.batch + torch.arange(self.batch, device=self.device)
         tokens, targets, counted = self.splits["train"].take(self.order[:, here])
-        logits = self.model(tokens, self.step_index)
-        losses = cross_entropy(logits, targets).mean((1, 2))  # (m,)
-        # The sum of the members' losses: no member's gradient sees another member.
-        gradients = torch.autograd.grad(losses.sum(), self.weights.parameters)
+        with precision(self.configs[0].precision):
+            logits = self.model(tokens, self.step_index)
+            losses = cross_entropy(logits, targets).mean((1, 2))  # (m,)
+            # The sum of the members' losses: no member's gradient sees another member.
+            gradients = torch.autograd.grad(losses.sum(), self.weights.parameters)
         with torch.no_grad():
             norms = self.optimiser.update(gradients, self.alive & losses.isfinite(), self.step_index)
             self.alive &= norms.isfinite() & losses.isfinite()
@@ -154,7 +154,7 @@ class Population:
         self.model.eval()
         self.sums.zero_()
         self.evaluated.zero_()
-        with precision(self.configs[0].precision), torch.no_grad():
+        with torch.no_grad():
             what, chunks = f"evaluating, {split}", examples // chunk
             for i in range(chunks):
                 one_chunk()
@@ -175,7 +175,8 @@ class Population:
 
     def _add_sums(self, data: Split, here: Tensor) -> None:
         tokens, targets, counted = data.take(here.expand(len(self.configs), -1))
-        logits = self.model(tokens, self.step_index + here[0])  # other random keys for other examples
+        with precision(self.configs[0].precision):
+            logits = self.model(tokens, self.step_index + here[0])  # other random keys for other examples
         loss = cross_entropy(logits, targets).mean(2)
         right, whole = right_answers(logits, targets, counted)
         parts = (loss.sum(1), right.sum((1, 2)), counted.sum((1, 2)), whole.sum(1))
