@@ -197,7 +197,7 @@ def test_evaluation_does_not_depend_on_the_size_of_the_population(tiny, pattern)
     assert abs(alone.loss[0] - together.loss[0]) < 1e-12
 
 
-@pytest.mark.parametrize("name, expected", [("tf32", "high"), ("ieee", "highest")])
+@pytest.mark.parametrize(("name", "expected"), [("tf32", "high"), ("ieee", "highest")])
 def test_steps_and_evaluations_bring_their_precision_along(tiny, monkeypatch, name, expected):
     """The clock times single steps: outside an epoch they are to be what they are inside."""
     population = Population([dataclasses.replace(tiny(Full()), precision=name)])
