@@ -1,5 +1,7 @@
 """A part of a question now, the rest later: the same runs in the end, and until then the page says what is missing."""
 
+import shutil
+
 import pytest
 
 from semfocus.cli import main
@@ -37,12 +39,23 @@ def test_a_part_then_the_rest(tmp_path, capsys):
 def test_settings_are_not_chosen_by_half_a_grid(tmp_path):
     study = ["run", "fair", "--size", "smoke", "--device", "cpu", "--no-clock", "--out", str(tmp_path)]
     small = ["train.epochs=1", "data.train=50", "data.heldout=50"]
+    full, top = "even_pairs, full, tuning", "even_pairs, top-k(5), tuning"
     store = Store(tmp_path, "fair")
-    assert main([*study, "--only", "even_pairs, tuning", "--first-seeds", "1", *small]) == 0
+    assert main([*study, "--only", full, "--first-seeds", "1", *small]) == 0
     (name,) = store.names()
-    assert {arm.panel for arm in store.manifest(name).arms} == {"even_pairs, tuning"}
-    assert main([*study, "--only", "even_pairs, tuning", *small]) == 0
-    assert {arm.panel for arm in store.manifest(name).arms} == {"even_pairs, tuning", "even_pairs"}
+    assert {arm.panel for arm in store.manifest(name).arms} == {full, top}
+    assert main([*study, "--only", full, *small]) == 0
+    followed = [arm.label for arm in store.manifest(name).arms if arm.panel == "even_pairs"]
+    assert followed == ["full"]  # each pattern's settings are chosen as soon as its own grid is done
+    manifest = store.manifest(name)
+    for config in manifest.configs():
+        if config.seed in (0, 1):  # as if the chosen ones had been interrupted
+            shutil.rmtree(store.path / "runs" / config.hash)
+    assert main([*study, "--only", full, *small]) == 0
+    results = Results(store, store.manifest(name))
+    assert all(run.summary is not None for run in results.arm("even_pairs", "full").runs)
+    assert main([*study, "--only", top, *small]) == 0
+    assert {arm.panel for arm in store.manifest(name).arms} == {full, top, "even_pairs"}
     assert store.manifest(name).complete
 
 

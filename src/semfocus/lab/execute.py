@@ -80,26 +80,32 @@ def execute(
         manifest = _with_what_was_recorded(store, planned or plan(study, question))
     _refuse_empty(manifest)
     store.write(manifest)
-    _train(store, part.of(manifest), train, say)
-    known = {(arm.panel, arm.label) for arm in manifest.arms}
-    over = _panels_that_are_over(Results(store, manifest))
+    now = part.of(manifest)
+    _train(store, now, train, say)
+    over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
     found = overridden(study, follow_ups, question.overrides)
     found = study.settled(question.size, found) if found else []
+    known = {(arm.panel, arm.label): arm for arm in manifest.arms}
     more = [arm for arm in found if (arm.panel, arm.label) not in known]
     if more:
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
         manifest = replace(manifest, arms=(*manifest.arms, *more), complete=False)
         check_arms(study, manifest.arms)
         store.write(manifest)
-        _train(store, replace(part, only=()).of(replace(manifest, arms=tuple(more))), train, say)
+    # What was chosen before stays chosen, and may have been interrupted.
+    chosen = tuple(known.get((arm.panel, arm.label), arm) for arm in found)
+    rest = replace(part, only=()).of(replace(manifest, arms=chosen))
+    if any(run.summary is None for _, run in Results(store, rest).every_run()):
+        _train(store, rest, train, say)
     return Results(store, manifest)
 
 
-def _panels_that_are_over(results: Results) -> Manifest:
-    """A choice by the outcome of half a grid would be a wrong one, and it is kept for good."""
+def _panels_that_are_over(results: Results, panels: set[str]) -> Manifest:
+    """Of these panels. A choice by the outcome of half a grid would be a wrong one, and it is kept for good."""
     waiting = {arm.panel for arm, run in results.every_run() if run.summary is None}
-    return replace(results.manifest, arms=tuple(arm for arm in results.manifest.arms if arm.panel not in waiting))
+    arms = [arm for arm in results.manifest.arms if arm.panel in panels - waiting]
+    return replace(results.manifest, arms=tuple(arms))
 
 
 def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str], None]) -> None:
