@@ -52,7 +52,7 @@ COLUMNS = (
 
 
 def runs_csv(results: Results, records: Mapping[str, Record], where: str) -> str:
-    """In the order of the study, runs that have not begun included; a run of two arms stands in both."""
+    """The runs that have begun, in the order of the study; a run of two arms stands in both."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -62,9 +62,7 @@ def runs_csv(results: Results, records: Mapping[str, Record], where: str) -> str
         start = {"run": name, "panel": arm.panel, "arm": arm.label, "seed": run.seed, "epochs": arm.epochs}
         pattern: Pattern = arm.arm.config.pattern
         record = records.get(name)
-        if record is None:
-            writer.writerow({**start, "pattern": pattern.label, "status": "not begun"})
-        else:
+        if record is not None:
             writer.writerow({**start, "pattern": pattern.label, **_facts(record), "check": check_command(where, name)})
     return buffer.getvalue()
 

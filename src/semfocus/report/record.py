@@ -31,8 +31,11 @@ that about the first evaluation came later, and can only make a verdict weaker."
 
 def runs(results: Results) -> Section:
     columns = ("panel", "arm", "seed", "status", "95 % train", "95 % held-out", "last train", "last held-out", "run")
-    rows = [_run(arm, run) for arm, run in results.every_run()]
-    table = Table("runs", f"All {len(rows)} runs", columns, rows, folded=True)
+    every = list(results.every_run())
+    rows = [_run(arm, run) for arm, run in every if run.status != "waiting"]
+    waiting = len(every) - len(rows)
+    title = f"{len(rows)} runs; {waiting} have not begun" if waiting else f"All {len(rows)} runs"
+    table = Table("runs", title, columns, rows, folded=True)
     return Section("Every run", "What became of each; those that diverged or are not over are listed too.", [table])
 
 
