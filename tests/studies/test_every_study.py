@@ -19,7 +19,8 @@ from semfocus.lab.store import Store
 from semfocus.lab.study import SIZES, label_of
 from semfocus.language.config import LanguageConfig
 from semfocus.patterns.full import Full
-from semfocus.report.page import build
+from semfocus.report.page import answer, build
+from semfocus.report.parts import leaves
 from semfocus.studies.convergence import GENERALISES, TASKS, variants
 from semfocus.training.progress import Progress
 
@@ -137,6 +138,12 @@ def test_fair_tunes_on_other_seeds_than_it_reports(tmp_path):
     assert not tuning & fresh
     chosen = {arm.label: arm.config for arm in results.arms if not arm.panel.endswith("tuning")}
     assert set(chosen) == {"full", "top-k(5)"}
+    found = answer(studies.get("fair"), results)
+    grids = [part for part in leaves(found.sections) if part.name.startswith("grid-")]
+    marked = [(grid.caption, str(row[0])) for grid in grids for row in grid.rows if "chosen" in str(row[1])]
+    assert marked == [(f"even_pairs, {label}", f"{c.optimiser.learning_rate:g}") for label, c in chosen.items()]
+    assert found.figures
+    assert not [part.name for part in found.figures if "tuning" in part.name]
     again = quietly(studies.get("fair"), "smoke", tmp_path)  # nothing is chosen anew
     assert again.manifest == results.manifest
 

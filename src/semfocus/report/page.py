@@ -67,6 +67,11 @@ def build(study: Study, results: Results) -> Path:
 
 def standard_sections(results: Results, judged: Sequence[Judged]) -> list[Section]:
     """What the pages of classifiers have."""
+    return [*shown(results, judged), *recorded(results)]
+
+
+def shown(results: Results, judged: Sequence[Judged]) -> list[Section]:
+    """How the arms did, side by side."""
     styles = styles_of(results.arms)
     return [
         times.glance(results, styles),
@@ -75,11 +80,12 @@ def standard_sections(results: Results, judged: Sequence[Judged]) -> list[Sectio
         speed.section(results, judged),
         accuracy.section(results),
         accuracy.reaches(results),
-        record.runs(results),
-        record.configuration(results),
-        record.environments(results),
-        record.methods(),
     ]
+
+
+def recorded(results: Results) -> list[Section]:
+    """What was run, where and how."""
+    return [record.runs(results), record.configuration(results), record.environments(results), record.methods()]
 
 
 def _write_parts(sections: Sequence[Section], folder: Path) -> None:

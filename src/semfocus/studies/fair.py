@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from semfocus.lab.claims import AsAccurate, Claim, Faster, against
+from semfocus.lab.claims import AsAccurate, Claim, Faster, Judged, against
 from semfocus.lab.results import ArmResult, Results
 from semfocus.lab.study import Arm, Size, Study, arm, joined_patterns, label_of, laid_over
 from semfocus.patterns.banded import Banded
@@ -12,6 +13,7 @@ from semfocus.patterns.base import Pattern
 from semfocus.patterns.block_local import BlockLocal
 from semfocus.patterns.full import Full
 from semfocus.patterns.top_k import TopK
+from semfocus.report.page import Cell, Section, Table, recorded, shown
 from semfocus.studies._sizes import SECTIONS
 
 #: Far from the seeds on which the result is reported.
@@ -100,6 +102,19 @@ class Fair(Study):
             found.append(Faster("others, tuned", statement, there, paper="not asked"))
         return found
 
+    def sections(self, results: Results) -> list[Section]:
+        text = """Mean epochs to 95 % of the training examples on the tuning seeds, by learning rate (down) and scale of
+        the scores (across). "At least": some seeds did not get there, and count with the last epoch. The chosen setting
+        is marked; one at the edge of the grid may not be the best there is."""
+        tables = [_grid(results, panel) for panel in results.panels if panel.endswith(TUNING)]
+        return [Section("How the settings were chosen", text, [table for table in tables if table.rows])]
+
+    def standard_sections(self, results: Results, judged: Sequence[Judged]) -> list[Section]:
+        """Of the many tuning runs the grids say enough."""
+        arms = tuple(one for one in results.manifest.arms if not one.panel.endswith(TUNING))
+        compared = Results(results.store, dataclasses.replace(results.manifest, arms=arms))
+        return [*(shown(compared, judged) if arms else []), *recorded(results)]
+
 
 def _patterns(size: str) -> list[Pattern]:
     fixed = [Banded(5, global_tokens=1), BlockLocal(5, global_tokens=1)] if size in ("small", "paper") else []
@@ -113,6 +128,30 @@ def _setting(task: str, pattern: Pattern, size: str, rate: float, scale: float) 
     label = f"{label_of(pattern)}, rate {learning_rate:g}, x {scale:g}"
     made = arm(task, pattern, sections, scale=scale, panel=f"{task}, {label_of(pattern)}, {TUNING}", label=label)
     return dataclasses.replace(made, seeds=TUNING_SEEDS)
+
+
+def _grid(results: Results, panel: str) -> Table:
+    arms = {(a.config.optimiser.learning_rate, a.config.model.attention_scale): a for a in results.in_panel(panel)}
+    rates, scales = ({key[axis]: None for key in arms} for axis in (0, 1))
+    over = {key: a for key, a in arms.items() if len(a.over) == len(a.runs)}
+    best = min(over, key=lambda key: _slowness(over[key])) if len(over) == len(arms) else None
+    rows: list[list[object]] = []
+    for rate in rates if any(a.over for a in arms.values()) else ():
+        cells = [_mean(arms[rate, scale], chosen=(rate, scale) == best) for scale in scales]
+        rows.append([f"{rate:g}", *cells])
+    name = f"grid-{results.panels.index(panel) + 1}"
+    return Table(
+        name, panel.removesuffix(f", {TUNING}"), ("learning rate", *(f"x {scale:g}" for scale in scales)), rows
+    )
+
+
+def _mean(candidate: ArmResult, chosen: bool) -> Cell:
+    times = candidate.times()
+    if times is None:
+        return Cell("-", "muted")
+    few = "" if len(candidate.over) == len(candidate.runs) else f" ({len(candidate.over)} seeds so far)"
+    mean = f"{'at least ' if times.censored_count else ''}{times.restricted_mean():.3g}{few}"
+    return Cell(f"{mean}, chosen", "good") if chosen else Cell(mean)
 
 
 def _slowness(candidate: ArmResult) -> tuple[float, float]:
