@@ -115,8 +115,8 @@ def which(visible):
 class Edited(semfocus.Pattern):
     input_dependent = False
 
-    def select(self, scores, visible, context):
-        return which(visible)
+    def select(self, view):
+        return which(view.visible)
 """
 NAME = """
 import sys

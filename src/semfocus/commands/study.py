@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..cli import UserError
-from .common import chosen_device, load_plugins, need, need_lab, one_sentence, stopping_after_the_epoch
+from .common import chosen_device, load_plugins, need, need_lab, one_sentence, stopping_after_the_epoch, users_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,11 +38,12 @@ def run_study(options: argparse.Namespace) -> int:
 
     with one_sentence():
         try:
-            study = studies.get(options.study)
-            question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
-            manifest = plan(study, question)
-            part = Part(tuple(options.only), options.first_seeds)
-            part.check(manifest)
+            with users_code():
+                study = studies.get(options.study)
+                question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
+                manifest = plan(study, question)
+                part = Part(tuple(options.only), options.first_seeds)
+                part.check(manifest)
         except ValueError as error:  # an unknown study, size or field
             raise UserError(str(error)) from None
         options.again = _again(options.out / study.name, options.plugin)
