@@ -13,7 +13,8 @@ from semfocus.lab.store import Manifest, Question, Store, safe, stores
 from semfocus.studies.convergence import Convergence
 from semfocus.studies.fair import Fair
 from semfocus.studies.selection_stability import SelectionStability
-from semfocus.training.files import StorageError
+from semfocus.training.files import StorageError, write_json
+from semfocus.training.locks import try_lock
 from semfocus.training.progress import Progress
 
 QUIET = Progress(None)
@@ -198,3 +199,20 @@ def test_times_of_different_devices_do_not_mix(tmp_path):
     (tmp_path / "clock.json").write_text(json.dumps({"another machine": {clock_key(config): {"milliseconds": 99.0}}}))
     assert Clock(tmp_path / "clock.json", torch.device("cpu")).get(config) is None
     assert Clock(tmp_path / "clock.json").get(config) == 99.0  # only to read
+
+
+def test_a_run_that_nobody_trains_is_not_called_running(made_up, capsys):
+    store, manifest = made_up({("even_pairs", "full"): [5, 5, 5]}, missing=[("full", 2)])
+    finished, begun, waiting = (config.hash for config in manifest.configs())
+    (store.run(begun).path / "summary.json").unlink()
+
+    def said():
+        assert main(["status", str(store.path)]) == 0
+        return capsys.readouterr().out.splitlines()[0].partition("3 runs, ")[2]
+
+    assert said() == "1 finished, 1 stopped, 1 waiting"
+    lock = store.path / "groups" / "g" / ".lock"
+    with try_lock(lock):
+        write_json(lock.with_name("group.json"), {"runs": [finished, begun, waiting]})
+        assert said() == "1 finished, 2 running"
+    assert said() == "1 finished, 1 stopped, 1 waiting"

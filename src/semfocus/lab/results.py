@@ -18,7 +18,7 @@ from .store import Manifest, Question, Store
 from .study import Arm
 
 Split = Literal["train", "heldout"]
-Status = Literal["finished", "diverged", "running", "waiting"]
+Status = Literal["finished", "diverged", "begun", "waiting"]
 LEVEL = 0.95
 #: Beside a run's metrics: what a study measured on its weights after training.
 MEASURED = "measured.json"
@@ -84,7 +84,7 @@ class Run:
     def status(self) -> Status:
         if self.summary is not None:
             return "diverged" if self.summary["status"] == "diverged" else "finished"
-        return "running" if self.rows else "waiting"
+        return "begun" if self.rows else "waiting"
 
     def crossing(self, split: Split, level: float) -> int | None:
         column = f"{split}_accuracy"
