@@ -278,5 +278,10 @@ def test_patterns_as_the_tables_and_as_python_write_them(capsys):
     for text in ("top_k(3)", "top-k(3)", "TopK(3)"):
         assert main(["show", text, "--length", "5"]) == 0
         assert "top_k(k=3)" in capsys.readouterr().out
-    assert main(["show", "full(3)"]) == 2
-    assert "full has no knobs" in capsys.readouterr().err
+    for text, said in [
+        ("full(3)", "full has no knobs"),
+        ("full(k=3)", "'full' has no option 'k'; there is none"),
+        ("top_k(3, 4)", "only the first knob may go without its name (k, sinks)"),
+    ]:
+        assert main(["show", text]) == 2
+        assert said in capsys.readouterr().err
