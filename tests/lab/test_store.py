@@ -1,6 +1,8 @@
 """Folders: what is written comes back, and nothing else becomes a file name."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -216,3 +218,56 @@ def test_a_run_that_nobody_trains_is_not_called_running(made_up, capsys):
         write_json(lock.with_name("group.json"), {"runs": [finished, begun, waiting]})
         assert said() == "1 finished, 2 running"
     assert said() == "1 finished, 1 stopped, 1 waiting"
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("manifests", ["status"]),
+        ("manifests", ["resume"]),
+        ("runs", ["pack", "x.zip"]),
+        ("manifests/quick.json", ["pack", "x.zip"]),
+        ("runs/RUN/summary.json", ["pack", "x.zip"]),
+        ("runs/RUN/config.json", ["results", "add", "--into", "x"]),
+        ("runs/RUN/environment.json", ["results", "add", "--into", "x"]),
+    ],
+    ids=str,
+)
+def test_what_may_not_be_read_is_named(made_up, monkeypatch, capsys, file, words):
+    store, manifest = made_up({("even_pairs", "full"): [1]}, epochs=2)
+    closed = store.path / file.replace("RUN", manifest.configs()[0].hash)
+
+    def guarded(function):
+        def guard(path, *arguments, **options):
+            if Path(path) == closed:
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *arguments, **options)
+
+        return guard
+
+    for owner, name in ((os, "listdir"), (Path, "read_bytes"), (Path, "read_text")):
+        monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
+    monkeypatch.chdir(store.path.parent)
+    verb, *rest = words[1:] if words[0] == "results" else words
+    assert main([*words[: words.index(verb) + 1], str(store.path), *rest]) == 2
+    error = capsys.readouterr().err
+    assert f"{closed}: Permission denied" in error
+    assert "write" not in error
+    assert error.count("\n") == 1
+
+
+def test_a_study_s_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "convergence").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StorageError, match=r"cannot read .*convergence: Permission denied"):
+        stores(tmp_path)
+
+
+def test_an_archive_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "x.zip").touch()
+    monkeypatch.setattr("semfocus.lab.archive.zipfile.ZipFile", closed)
+    assert main(["unpack", str(tmp_path / "x.zip"), str(tmp_path / "lab")]) == 2
+    assert capsys.readouterr().err == f"semfocus: {tmp_path / 'x.zip'}: Permission denied\n"

@@ -85,6 +85,8 @@ def one_sentence() -> Iterator[None]:
             yield
     except (ConfigError, StorageError, TrainingError) as error:
         raise UserError(str(error)) from None
+    except PermissionError as error:  # here too, so that other studies of a folder do not wait
+        raise UserError(f"{error.filename}: {error.strerror or error}") from None
 
 
 @contextmanager
