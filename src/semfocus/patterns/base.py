@@ -149,7 +149,7 @@ def chosen(pattern: Pattern, view: View) -> Tensor:
 def broadcasts(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     """Can a tensor be expanded to the wanted shape?"""
     axes = zip(reversed(shape), reversed(wanted), strict=False)
-    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in axes)
+    return len(shape) <= len(wanted) and all(n in (m, 1) for n, m in axes)  # m first: an exported length is no number
 
 
 def require_int(pattern: Pattern, name: str, minimum: int) -> None:
