@@ -156,6 +156,77 @@ def test_a_plugin_s_pattern_trains(tmp_path, capsys):
     assert "finished" in capsys.readouterr().out
 
 
+KEEP = "return visible & (visible.flip(-1).cumsum(-1).flip(-1) <= self.width)"
+OWN_TASK = """
+    from dataclasses import dataclass
+    import numpy, semfocus
+    from semfocus.tasks import Task
+
+    @semfocus.register
+    @dataclass(frozen=True)
+    class Mine(Task):
+        vocabulary = 2
+        num_classes = 2
+
+        def _sample(self, rng, n, length):
+            return numpy.zeros((n, length), int), numpy.zeros(n, int)
+
+        def _solve(self, tokens):
+            return [0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "old", "new", "said"),
+    [
+        (GOOD_PATTERN, KEEP, "return torch.ones(3, 7) > 0", "LastFew.keep gave torch.bool (3, 7); it must give a"),
+        (GOOD_PATTERN, KEEP, "return visible.float()", "LastFew.keep gave torch.float32 (9, 9); it must give a"),
+        (GOOD_PATTERN, KEEP, "pass", "LastFew.keep gave None; it must give a boolean tensor, broadcastable to (1, 25,"),
+        (GOOD_PATTERN, KEEP, "return q @ k", "LastFew.keep: RuntimeError: Expected size"),
+        (GOOD_PATTERN, KEEP, "return self.widht", "has no attribute 'widht' (FILE:17)"),
+        (GOOD_PATTERN, "q, k, visible):", "q, k):", "LastFew.keep must take (self, q, k, visible)"),
+        (OWN_TASK, "vocabulary = 2", "vocabulary = '2'", "Mine.vocabulary is '2'; it must be a whole number"),
+        (OWN_TASK, "num_classes = 2", "num_classes = 0", "Mine.num_classes is 0; it must be a whole number"),
+        (
+            OWN_TASK,
+            "return numpy",
+            "return nothing",
+            "Mine._sample: NameError: name 'nothing' is not defined (FILE:13)",
+        ),
+        (OWN_TASK, "return numpy", "return {}[n]", "Mine._sample: KeyError: 50 (FILE:13)"),
+    ],
+    ids=lambda value: "" if "\n" in value else value,
+)
+def test_mistakes_in_a_plugin(tmp_path, monkeypatch, capsys, code, old, new, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(code).replace(old, new))
+    name = ("even_pairs", "mine") if code is OWN_TASK else ('name = "top_k"\nk = 3', 'name = "last_few"')
+    (tmp_path / "run.toml").write_text(TINY.replace(*name))
+    assert main(["train", "run.toml", "--out", "out", "--plugin", "mine.py", "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert said.replace("FILE", str(tmp_path / "mine.py")) in error
+    assert error.count("\n") == 1
+
+
+def test_a_pattern_that_cannot_be_shown(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(GOOD_PATTERN.replace(KEEP, "return 1 / 0")))
+    assert main(["show", "last_few", "--plugin", str(tmp_path / "mine.py")]) == 2
+    assert "LastFew.keep: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_our_own_mistakes_keep_their_traceback(tmp_path, monkeypatch):
+    """Also where a plugin called us, unless it called us wrongly."""
+    from semfocus.patterns import base
+
+    calls = GOOD_PATTERN.replace(KEEP, "from semfocus.patterns.base import keep_best; return keep_best(q, visible, 1)")
+    (tmp_path / "mine.py").write_text(textwrap.dedent(calls))
+    with pytest.raises(RuntimeError, match="must match"):
+        main(["show", "last_few", "--plugin", str(tmp_path / "mine.py")])
+    monkeypatch.setattr(base, "broadcasts", None)
+    with pytest.raises(TypeError):
+        main(["show", "top_k(3)"])
+
+
 def test_signals_that_come_in_pairs_are_one_wish():
     from semfocus.commands import common
 
@@ -207,5 +278,10 @@ def test_patterns_as_the_tables_and_as_python_write_them(capsys):
     for text in ("top_k(3)", "top-k(3)", "TopK(3)"):
         assert main(["show", text, "--length", "5"]) == 0
         assert "top_k(k=3)" in capsys.readouterr().out
-    assert main(["show", "full(3)"]) == 2
-    assert "full has no knobs" in capsys.readouterr().err
+    for text, said in [
+        ("full(3)", "full has no knobs"),
+        ("full(k=3)", "'full' has no option 'k'; there is none"),
+        ("top_k(3, 4)", "only the first knob may go without its name (k, sinks)"),
+    ]:
+        assert main(["show", text]) == 2
+        assert said in capsys.readouterr().err

@@ -29,6 +29,7 @@ def test_every_pattern_of_ours_is_at_the_top_of_the_package():
 def test_suggestions():
     assert suggestion("topk", ["top_k", "full"]) == "did you mean 'top_k'?"
     assert suggestion("zzz", ["b", "a"]) == "choose one of a, b"
+    assert suggestion("zzz", []) == "there is none"
     assert snake_case("SwappedTopK") == "swapped_top_k"
 
 
@@ -90,7 +91,7 @@ import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.partition('.')[0] in {'cattrs', 'rich', 'safetensors', 'scipy', 'matplotlib', 'jinja2', 'transformers'}:
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Blocked())
 import semfocus, semfocus.contract
@@ -99,8 +100,15 @@ for name in dir(semfocus):
 for room in (semfocus.patterns, semfocus.tasks):
     for name in room.names():
         room.registry.find(name)
+for call in (lambda: semfocus.load_run('x'), lambda: semfocus.training.Trainer):
+    try:
+        call()
+    except ImportError as error:
+        print(error)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    install = "pip install 'semfocus[lab]'"
+    assert done.stdout == f"load_run needs safetensors: {install}\nTrainer needs safetensors: {install}\n"
 
 
 PLUGIN = """
@@ -115,8 +123,8 @@ def which(visible):
 class Edited(semfocus.Pattern):
     input_dependent = False
 
-    def select(self, scores, visible, context):
-        return which(visible)
+    def select(self, view):
+        return which(view.visible)
 """
 NAME = """
 import sys

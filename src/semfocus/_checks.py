@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .patterns.base import Pattern
+from .patterns.base import Pattern, broadcasts
 from .registry import suggestion
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -60,10 +60,7 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> No
         raise ValueError(f"attn_mask is {_described(mask)}; it must be a boolean or floating-point tensor")
     if mask.device != device:
         raise ValueError(f"attn_mask is on {mask.device}; query is on {device}")
-    fits = len(mask.shape) <= len(shape) and all(
-        m in (1, n) for m, n in zip(reversed(mask.shape), reversed(shape), strict=False)
-    )
-    if not fits:
+    if not broadcasts(mask.shape, shape):
         raise ValueError(f"attn_mask has shape {tuple(mask.shape)}; it must be broadcastable to {shape}")
 
 

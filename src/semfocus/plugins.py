@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,21 +22,52 @@ class PluginError(ValueError):
     """A file that cannot be used. The message is one sentence for its author."""
 
 
+def blamed(error: BaseException | None) -> str | None:
+    """One sentence on an exception that came out of a user's file, for its author; None where it is not the file's.
+
+    What our own functions raise when a file calls them wrongly is the file's; any other failure in them is ours.
+    """
+    sentence, method = None, ""
+    for frame, line in traceback.walk_tb(getattr(error, "__traceback__", None)):
+        module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
+        if module.startswith(PLUGIN) and file == frame.f_globals.get("__file__"):  # not what dataclasses wrote into it
+            method = method or frame.f_code.co_qualname
+            sentence = f"{method}: {type(error).__name__}: {error} ({file}:{line})"
+        elif module.partition(".")[0] == __package__ and not isinstance(error, ValueError | LookupError):
+            sentence = None
+    return None if sentence is None else " ".join(sentence.split())
+
+
 def register(cls: C) -> C:
     """Class decorator that makes a pattern, task or study known under its name in snake case, wherever ours are."""
     from .lab.study import Study
 
     if isinstance(cls, type) and issubclass(cls, Pattern):
+        _check_methods(cls, Pattern)
         patterns.register(cls)
     elif isinstance(cls, type) and issubclass(cls, Task):
+        _check_methods(cls, Task)
         tasks.registry.add(cls)
     elif isinstance(cls, type) and issubclass(cls, Study):
+        _check_methods(cls, Study)
         studies.registry.add(cls)
     else:
         raise ValueError(
             f"register takes a class derived from semfocus.Pattern, tasks.Task or lab.study.Study, not {cls!r}"
         )
     return cls
+
+
+def _check_methods(cls: type, base: type) -> None:
+    """Every method must take what ours of that name takes: it is called with that, perhaps hours later."""
+    for name, ours in vars(base).items():
+        method = getattr(cls, name)
+        if inspect.isfunction(ours) and inspect.isfunction(method):
+            wanted = inspect.signature(ours).parameters
+            try:
+                inspect.signature(method).bind(*wanted)
+            except TypeError as error:
+                raise ValueError(f"{cls.__name__}.{name} must take ({', '.join(wanted)}): {error}") from None
 
 
 def load(path: Path) -> None:

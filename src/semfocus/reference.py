@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .patterns.base import Pattern, View
+from .patterns.base import Pattern, View, chosen
 from .patterns.full import Full
 from .randomness import Noise, absorb, dropout_factor, spread
 
@@ -127,7 +127,7 @@ def kept_keys(problem: Problem, q: Tensor, k: Tensor, scores: Tensor) -> Tensor:
     """bool, broadcastable to (..., t, s): what the pattern chose, among the visible keys only."""
     visible = problem.visible()
     view = View(q, k, visible, scores=scores.detach(), positions=problem.positions, noise=problem.noise)
-    return problem.pattern.select(view) & visible
+    return chosen(problem.pattern, view)
 
 
 def masked_softmax(scores: Tensor, kept: Tensor, never_empty: bool = False) -> Tensor:

@@ -31,7 +31,9 @@ def suggestion(name: object, choices: Iterable[str]) -> str:
     """The end of an error message: the nearest valid name, or all of them where none is near."""
     choices = sorted(choices)
     near = difflib.get_close_matches(str(name), choices, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices) or '(none)'}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"choose one of {', '.join(choices)}" if choices else "there is none"
 
 
 def snake_case(name: str) -> str:

@@ -203,11 +203,16 @@ GOOD = {
 @pytest.mark.parametrize(
     ("part", "text", "named"),
     [
-        ("RUNS", 'return {}["x"]', "runs() failed"),
-        ("RUNS", "return None", "runs() failed"),
+        ("RUNS", 'return {}["x"]', "Mine.runs: KeyError: 'x' (FILE:11)"),
+        ("RUNS", "return None", "Mine.runs gave None; it must give a list of Arms"),
         ("RUNS", "return []", "no runs"),
-        ("CLAIMS", "return 1 / 0", "claims() failed"),
+        ("RUNS", 'return [arm("even_pairs", Full(), {"train": {"epoch": 1}})]', "'train.epoch'"),
+        ("CLAIMS", "return 1 / 0", "Mine.claims: ZeroDivisionError: division by zero (FILE:13)"),
+        ("CLAIMS", "return None", "Mine.claims gave None; it must give a list of Claims"),
+        ("CLAIMS", 'return [results.arm("a", "b")]', "Mine.claims: KeyError: ('a', 'b') (FILE:13)"),
         ("SIZES", "pass", "sizes"),
+        ("SIZES", 'sizes = {"smoke": 3}', "Mine.sizes['smoke'] is 3; it must be a Size"),
+        ("SIZES", "def follow_up(self, size): return []", "Mine.follow_up must take (self, size, results)"),
         ("SIZES", "raise SystemExit(3)", "SystemExit"),
     ],
 )
@@ -219,6 +224,6 @@ def test_mistakes_in_a_study_of_one_s_own(tmp_path, capsys, part, text, named):
     words = ["run", "mine", "--size", "smoke", "--plugin", str(tmp_path / "mine.py"), "--out", str(tmp_path / "lab")]
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert named in error
+    assert named.replace("FILE", str(tmp_path / "mine.py")) in error
     assert error.count("\n") == 1
     assert not (tmp_path / "lab").exists()

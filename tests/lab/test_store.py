@@ -1,6 +1,8 @@
 """Folders: what is written comes back, and nothing else becomes a file name."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,8 @@ from semfocus.lab.store import Manifest, Question, Store, safe, stores
 from semfocus.studies.convergence import Convergence
 from semfocus.studies.fair import Fair
 from semfocus.studies.selection_stability import SelectionStability
-from semfocus.training.files import StorageError
+from semfocus.training.files import StorageError, write_json
+from semfocus.training.locks import try_lock
 from semfocus.training.progress import Progress
 
 QUIET = Progress(None)
@@ -198,3 +201,73 @@ def test_times_of_different_devices_do_not_mix(tmp_path):
     (tmp_path / "clock.json").write_text(json.dumps({"another machine": {clock_key(config): {"milliseconds": 99.0}}}))
     assert Clock(tmp_path / "clock.json", torch.device("cpu")).get(config) is None
     assert Clock(tmp_path / "clock.json").get(config) == 99.0  # only to read
+
+
+def test_a_run_that_nobody_trains_is_not_called_running(made_up, capsys):
+    store, manifest = made_up({("even_pairs", "full"): [5, 5, 5]}, missing=[("full", 2)])
+    finished, begun, waiting = (config.hash for config in manifest.configs())
+    (store.run(begun).path / "summary.json").unlink()
+
+    def said():
+        assert main(["status", str(store.path)]) == 0
+        return capsys.readouterr().out.splitlines()[0].partition("3 runs, ")[2]
+
+    assert said() == "1 finished, 1 stopped, 1 waiting"
+    lock = store.path / "groups" / "g" / ".lock"
+    with try_lock(lock):
+        write_json(lock.with_name("group.json"), {"runs": [finished, begun, waiting]})
+        assert said() == "1 finished, 2 running"
+    assert said() == "1 finished, 1 stopped, 1 waiting"
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("manifests", ["status"]),
+        ("manifests", ["resume"]),
+        ("runs", ["pack", "x.zip"]),
+        ("manifests/quick.json", ["pack", "x.zip"]),
+        ("runs/RUN/summary.json", ["pack", "x.zip"]),
+        ("runs/RUN/config.json", ["results", "add", "--into", "x"]),
+        ("runs/RUN/environment.json", ["results", "add", "--into", "x"]),
+    ],
+    ids=str,
+)
+def test_what_may_not_be_read_is_named(made_up, monkeypatch, capsys, file, words):
+    store, manifest = made_up({("even_pairs", "full"): [1]}, epochs=2)
+    closed = store.path / file.replace("RUN", manifest.configs()[0].hash)
+
+    def guarded(function):
+        def guard(path, *arguments, **options):
+            if Path(path) == closed:
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *arguments, **options)
+
+        return guard
+
+    for owner, name in ((os, "listdir"), (Path, "read_bytes"), (Path, "read_text")):
+        monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
+    monkeypatch.chdir(store.path.parent)
+    verb, *rest = words[1:] if words[0] == "results" else words
+    assert main([*words[: words.index(verb) + 1], str(store.path), *rest]) == 2
+    error = capsys.readouterr().err
+    assert f"{closed}: Permission denied" in error
+    assert "write" not in error
+    assert error.count("\n") == 1
+
+
+def test_a_study_s_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "convergence").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StorageError, match=r"cannot read .*convergence: Permission denied"):
+        stores(tmp_path)
+
+
+def test_an_archive_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "x.zip").touch()
+    monkeypatch.setattr("semfocus.lab.archive.zipfile.ZipFile", closed)
+    assert main(["unpack", str(tmp_path / "x.zip"), str(tmp_path / "lab")]) == 2
+    assert capsys.readouterr().err == f"semfocus: {tmp_path / 'x.zip'}: Permission denied\n"

@@ -121,6 +121,9 @@ def test_the_causal_hint_does_not_hide_extra_keys():
     wanted, _ = theirs(*given, attn_mask=causal, need_weights=True)
     actual, _ = ours(*given, attn_mask=causal, need_weights=False, is_causal=True)
     torch.testing.assert_close(actual, wanted, atol=1e-10, rtol=0)
+    hidden, _ = theirs(*given, attn_mask=causal, need_weights=False, is_causal=True)
+    theirs.bias_k = theirs.bias_v = None  # as our documents say, PyTorch sees no extra key then
+    torch.testing.assert_close(hidden, theirs(*given, attn_mask=causal)[0], atol=1e-10, rtol=0)
 
 
 def test_self_attention_on_one_tensor():

@@ -129,7 +129,7 @@ def test_runs_that_are_missing_make_it_preliminary(results: Results) -> None:
     page = built(results)
     assert "This page is preliminary." in page
     assert "8 of 10 runs are over, 1 have begun, 1 are waiting" in page
-    assert "running at epoch 2" in page
+    assert "begun, at epoch 2" in page
     status = {row["run"]: row["status"] for row in numbers(folder_of(results) / "runs.csv")}
     assert len(status) == 9
     assert first.directory.run not in status

@@ -11,6 +11,7 @@ from semfocus import (
     BlockLocal,
     FixedRandom,
     Full,
+    Pattern,
     PositionalTopK,
     RandomK,
     SwappedTopK,
@@ -226,3 +227,16 @@ def test_a_member_that_diverges_is_frozen_and_the_others_go_on(tiny):
     assert population.alive.tolist() == [True, False, True]
     assert population.weights.matrix.isfinite().all()
     torch.testing.assert_close(population.weights.matrix[[0, 2]], healthy.weights.matrix, atol=1e-6, rtol=0)
+
+
+def test_a_user_s_pattern_is_tried_before_it_is_compiled(tiny):
+    @dataclasses.dataclass(frozen=True)
+    class Wrong(Pattern):
+        input_dependent = True
+
+        def keep(self, q, k, visible):
+            return q @ k > 0
+
+    with pytest.raises(RuntimeError, match="Expected size") as caught:  # not what a compiler makes of it
+        Population([tiny(Wrong(), task={"length": 9})], compiled=True)
+    assert type(caught.value) is RuntimeError

@@ -58,17 +58,35 @@ def printable(text: str) -> bool:
 
 
 @contextmanager
+def users_code() -> Iterator[None]:
+    """Turns what goes wrong in a plugin into a ``UserError``; what goes wrong in our own code keeps its traceback."""
+    from .. import plugins
+    from ..patterns.base import PatternError
+    from ..tasks.base import TaskError
+
+    try:
+        yield
+    except Exception as error:
+        sentence = plugins.blamed(error) or plugins.blamed(error.__cause__)
+        if sentence is None and not isinstance(error, PatternError | TaskError):
+            raise
+        raise UserError(sentence or str(error)) from None
+
+
+@contextmanager
 def one_sentence() -> Iterator[None]:
     """Turns the errors that are a user's to mend into a ``UserError``."""
-    from ..tasks.base import TaskError
     from ..training.files import StorageError
     from ..training.strict import ConfigError
     from ..training.trainer import TrainingError
 
     try:
-        yield
-    except (ConfigError, StorageError, TaskError, TrainingError) as error:
+        with users_code():
+            yield
+    except (ConfigError, StorageError, TrainingError) as error:
         raise UserError(str(error)) from None
+    except PermissionError as error:  # here too, so that other studies of a folder do not wait
+        raise UserError(f"{error.filename}: {error.strerror or error}") from None
 
 
 @contextmanager

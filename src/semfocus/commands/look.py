@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cli import UserError
 from ..registry import Registry
-from .common import load_plugins, printable
+from .common import load_plugins, printable, users_code
 
 
 def show_list(options: argparse.Namespace) -> int:
@@ -43,7 +43,7 @@ def show_pattern(options: argparse.Namespace) -> int:
     import torch
 
     from .. import patterns
-    from ..patterns.base import View
+    from ..patterns.base import View, chosen
     from ..randomness import Noise, key_of
 
     load_plugins(options.plugin)
@@ -59,7 +59,8 @@ def show_pattern(options: argparse.Namespace) -> int:
     visible = torch.ones(1, 1, tokens, tokens, dtype=torch.bool)
     visible = visible.tril() if options.causal else visible
     noise = Noise(key_of(options.seed), key_of(options.seed))
-    kept = (pattern.select(View(q, k, visible, noise=noise)) & visible).expand(examples, 1, tokens, tokens)[0, 0]
+    with users_code():
+        kept = chosen(pattern, View(q, k, visible, noise=noise)).expand(examples, 1, tokens, tokens)[0, 0]
     print(f"{pattern.label}: {pattern.summary}")
     if pattern.input_dependent or pattern.random:
         print("It looks at its input: this is its choice for random queries and keys.")

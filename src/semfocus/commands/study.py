@@ -5,25 +5,26 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..cli import UserError
-from .common import chosen_device, load_plugins, need, need_lab, one_sentence, stopping_after_the_epoch
+from .common import chosen_device, load_plugins, need, need_lab, one_sentence, stopping_after_the_epoch, users_code
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..lab.execute import Executor
     from ..lab.part import Part
-    from ..lab.results import Results, Status
+    from ..lab.results import Results
     from ..lab.store import Manifest, Question, Store
     from ..lab.study import Study
     from ..training.progress import Progress
 
 
-STATUSES: tuple[Status, ...] = ("finished", "diverged", "running", "waiting")
+STATUSES = ("finished", "diverged", "running", "stopped", "waiting")
 
 
 def run_study(options: argparse.Namespace) -> int:
@@ -38,11 +39,12 @@ def run_study(options: argparse.Namespace) -> int:
 
     with one_sentence():
         try:
-            study = studies.get(options.study)
-            question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
-            manifest = plan(study, question)
-            part = Part(tuple(options.only), options.first_seeds)
-            part.check(manifest)
+            with users_code():
+                study = studies.get(options.study)
+                question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
+                manifest = plan(study, question)
+                part = Part(tuple(options.only), options.first_seeds)
+                part.check(manifest)
         except ValueError as error:  # an unknown study, size or field
             raise UserError(str(error)) from None
         options.again = _again(options.out / study.name, options.plugin)
@@ -210,13 +212,21 @@ def _again(directory: Path, plugins: list[Path]) -> str:
 def show_status(options: argparse.Namespace) -> int:
     """Two lines per question: how far it is, and how it was asked."""
     need_lab()
-    from ..lab.results import Results
+    from ..lab.results import Results, Run
+    from ..training.locks import in_training
 
     load_plugins(options.plugin)
 
     def show(store: Store, name: str) -> None:
         results = Results(store, store.manifest(name))
-        counts = results.statuses()
+        training = in_training(store.path)
+
+        def now(run: Run) -> str:
+            if run.summary is None and run.directory.run in training:
+                return "running"
+            return "stopped" if run.status == "begun" else run.status
+
+        counts = Counter({run.directory.run: now(run) for _, run in results.every_run()}.values())
         parts = [f"{counts[status]} {status}" for status in STATUSES if counts[status]]
         print(f"{store.path.name}, {name}: {counts.total()} runs, {', '.join(parts)}")
         print(f"  {results.question.command} --out {shlex.quote(str(store.path.parent))}")

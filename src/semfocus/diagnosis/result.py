@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from ..extras import needed
 from ..training.files import write_atomic
 from . import table, words
 from .candidates import Candidates
@@ -67,10 +68,8 @@ class Diagnosis:
 
     def to_html(self, path: str | Path) -> Path:
         """One page that needs nothing beside it: figures, words and tables. Needs ``semfocus[lab]``."""
-        try:
+        with needed("to_html", "lab"):
             from .page import render
-        except ImportError as error:
-            raise ImportError(f"to_html needs {error.name}: pip install 'semfocus[lab]'", name=error.name) from None
         return _written(path, render(self))
 
 

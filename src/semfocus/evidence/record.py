@@ -87,6 +87,8 @@ def record_of(run: Run, grids: bool) -> Record | None:
         return None
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+    except PermissionError:  # nothing to delete, and nothing to train again
+        raise
     except (OSError, ValueError) as error:
         raise StorageError(f"{path} is damaged ({error}); delete its folder and run the study again") from None
     if not RUN_NAME.fullmatch(run.directory.run) or not isinstance(config, dict):

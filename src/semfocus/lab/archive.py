@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..training.files import StorageError, explained, write_atomic, write_json
+from ..training.files import StorageError, explained, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
 from ..training.run_directory import SNAPSHOT
 from .results import MEASURED
@@ -56,7 +56,9 @@ def pack(directory: Path, file: Path, *, weights: bool = True, only_new: bool = 
         for store in stores(directory):
             known = _packed(store)
             new: set[str] = set()
-            for folder in sorted(path for path in (store.path / "runs").glob("*") if RUN_NAME.fullmatch(path.name)):
+            for folder in (store.path / "runs" / name for name in names_in(store.path / "runs")):
+                if not RUN_NAME.fullmatch(folder.name):
+                    continue
                 if not (folder / "summary.json").is_file():
                     skipped += 1
                     continue
@@ -68,12 +70,17 @@ def pack(directory: Path, file: Path, *, weights: bool = True, only_new: bool = 
                     writer.add([(f"{store.path.name}/runs/{folder.name}/{name}", folder / name) for name in chosen])
                     runs += 1
                 new |= marks.keys()
-            rest = [*sorted((store.path / "manifests").glob("*.json")), store.path / "clock.json"]
+            rest = [*(store.manifest_path(name) for name in store.names()), store.path / "clock.json"]
             writer.add([(f"{store.path.name}/{path.relative_to(store.path)}", path) for path in rest if path.is_file()])
             writer.after.append((store, sorted(known | new)))
         return Packed(writer.close(), runs, skipped)
     finally:
         writer.clean_up()
+
+
+def _content(path: Path) -> bytes:
+    with explained(path, "read"):
+        return path.read_bytes()
 
 
 def _size(path: Path) -> int:
@@ -111,8 +118,8 @@ class _Writer:
 
     def add(self, entries: Sequence[tuple[str, Path]]) -> None:
         """One run, whole."""
+        data = [(name, _content(path)) for name, path in entries]
         with explained(self.file, "write"):
-            data = [(name, path.read_bytes()) for name, path in entries]
             size = sum(len(zlib.compress(content, 9)) + 2 * len(name) + OVERHEAD for name, content in data)
             if size > LARGEST:
                 raise StorageError(f"{entries[0][0]} alone is larger than {LARGEST:,} bytes; pack without weights")

@@ -16,13 +16,14 @@ from ..training.protocol import RunConfig
 from ..training.strict import ConfigError
 from ..training.trainer import Trainer
 from .borrow import borrow
+from .claims import Claim
 from .configs import Config
 from .cost import Clock
 from .overrides import overridden
 from .part import Part
 from .results import Results
 from .store import Manifest, Question, Store
-from .study import Arm, Study, check_arms
+from .study import Arm, Study, check_arms, listed
 
 WHOLE = Part()
 #: Trains configs into a store's folder; finished runs are not repeated.
@@ -38,18 +39,11 @@ def ask(study: Study, size: str, seeds: int | None, overrides: Sequence[str], pl
 
 def plan(study: Study, question: Question) -> Manifest:
     """The runs that can be named before anything has run, with the overrides applied."""
-    try:
-        own = list(study.runs(question.size))
-    except ConfigError:
-        raise
-    except Exception as error:  # a user's own study
-        raise ConfigError(f"study {study.name!r}: runs() failed ({type(error).__name__}: {error})") from None
+    own = listed(study, "runs", study.runs(question.size), Arm)
     arms = study.settled(question.size, overridden(study, own, question.overrides))
     manifest = _manifest(study, question, arms)
-    try:  # before hours of training, not after
-        study.claims(Results(Store(Path(), study.name), manifest))
-    except Exception as error:
-        raise ConfigError(f"study {study.name!r}: claims() failed ({type(error).__name__}: {error})") from None
+    # Before hours of training, not after.
+    listed(study, "claims", study.claims(Results(Store(Path(), study.name), manifest)), Claim)
     return manifest
 
 
@@ -84,6 +78,7 @@ def execute(
     _train(store, now, train, say)
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
+    follow_ups = listed(study, "follow_up", follow_ups, Arm)
     found = overridden(study, follow_ups, question.overrides)
     found = study.settled(question.size, found) if found else []
     known = {(arm.panel, arm.label): arm for arm in manifest.arms}

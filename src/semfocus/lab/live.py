@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..training.files import read_lines
+from ..training.files import names_in, read_lines
 from .store import stores
 
 COLUMNS = ("train_loss", "train_accuracy", "heldout_loss", "heldout_accuracy")
@@ -33,8 +33,8 @@ class Mirror:
         """How many lines were new."""
         new = 0
         for store in stores(self.directory):
-            for run in sorted((store.path / "runs").glob("*/metrics.jsonl")):
-                new += self._follow(store.path, run.parent)
+            for run in names_in(store.path / "runs"):
+                new += self._follow(store.path, store.path / "runs" / run)
         return new
 
     def _follow(self, store: Path, run: Path) -> int:

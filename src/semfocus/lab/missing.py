@@ -21,7 +21,7 @@ def missing(results: Results) -> list[str]:
         if over == planned:
             continue
         if over == 0:
-            begun = sum(run.status == "running" for arm in arms for run in arm.runs)
+            begun = sum(run.status == "begun" for arm in arms for run in arm.runs)
             if begun:
                 sentences.append(f"{panel}: none of its {planned} runs is over, {begun} have begun")
             else:

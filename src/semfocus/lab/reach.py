@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..patterns.base import Pattern, View
+from ..patterns.base import Pattern, View, chosen
 from ..randomness import Noise, key_of
 from ..training.protocol import RunConfig
 
@@ -61,6 +61,6 @@ def visible_after(pattern: Pattern, length: int, blocks: int) -> Tensor:
     seen = torch.eye(tokens, dtype=torch.bool)
     for block in range(blocks):
         noise = Noise(key_of(block), key_of(block))  # a typical draw, where a pattern is drawn once
-        kept = pattern.select(View(nothing, nothing, everything, noise=noise)).expand(1, tokens, tokens)[0]
+        kept = chosen(pattern, View(nothing, nothing, everything, noise=noise)).expand(1, tokens, tokens)[0]
         seen = (kept | torch.eye(tokens, dtype=torch.bool)).float() @ seen.float() > 0
     return seen

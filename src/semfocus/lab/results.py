@@ -18,7 +18,7 @@ from .store import Manifest, Question, Store
 from .study import Arm
 
 Split = Literal["train", "heldout"]
-Status = Literal["finished", "diverged", "running", "waiting"]
+Status = Literal["finished", "diverged", "begun", "waiting"]
 LEVEL = 0.95
 #: Beside a run's metrics: what a study measured on its weights after training.
 MEASURED = "measured.json"
@@ -58,17 +58,19 @@ class Run:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        try:
-            found = json.loads((self.directory.path / "environment.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return self._table("environment.json")
 
     @cached_property
     def measured(self) -> dict[str, Any]:
         """What was measured on its trained weights, by name."""
+        return self._table(MEASURED)
+
+    def _table(self, name: str) -> dict[str, Any]:
+        """A JSON file of its folder; nothing where there is none, or a damaged one."""
         try:
-            found = json.loads((self.directory.path / MEASURED).read_text(encoding="utf-8"))
+            found = json.loads((self.directory.path / name).read_text(encoding="utf-8"))
+        except PermissionError:  # it may be there: said, not passed over
+            raise
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
@@ -84,7 +86,7 @@ class Run:
     def status(self) -> Status:
         if self.summary is not None:
             return "diverged" if self.summary["status"] == "diverged" else "finished"
-        return "running" if self.rows else "waiting"
+        return "begun" if self.rows else "waiting"
 
     def crossing(self, split: Split, level: float) -> int | None:
         column = f"{split}_accuracy"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..training.files import StorageError, explained, write_json
+from ..training.files import StorageError, explained, names_in, write_json
 from ..training.run_directory import RunDirectory
 from ..training.strict import ConfigError
 from .configs import Config, config_of
@@ -151,7 +152,8 @@ class Store:
 
     def names(self) -> list[str]:
         """Of all manifests."""
-        return sorted(path.stem for path in (self.path / "manifests").glob("*.json"))
+        files = names_in(self.path / "manifests")
+        return sorted(name.removesuffix(".json") for name in files if name.endswith(".json"))
 
     def manifest(self, name: str) -> Manifest:
         path = self.manifest_path(name)
@@ -204,5 +206,8 @@ def stores(directory: Path) -> list[Store]:
     else:
         found = sorted(path.parent for path in directory.glob("*/manifests") if path.is_dir())
     if not found:
+        for path in directory.iterdir():  # glob passes over what it may not read
+            if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+                raise StorageError(f"cannot read {path}: Permission denied")
         raise StorageError(f"{directory} holds no study; `semfocus run STUDY --out {directory}` would put one there")
     return [Store(path.resolve().parent, path.resolve().name) for path in found]

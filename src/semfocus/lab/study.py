@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .. import patterns, tasks
-from ..patterns.base import Pattern
+from ..patterns.base import Pattern, whole_number
 from ..registry import snake_case, suggestion
 from ..training.protocol import RunConfig
+from ..training.strict import ConfigError
 from ..training.strict import laid_over as laid_over
 from .configs import Config
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .claims import Claim, Judged
     from .results import Results
 
+T = TypeVar("T")
 SIZES = ("smoke", "quick", "small", "paper")
 
 
@@ -33,6 +35,9 @@ class Size:
 
     summary: str
     seeds: int
+
+    def __post_init__(self) -> None:
+        whole_number("seeds", self.seeds, 1)
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,17 @@ class Study(ABC):
 
     def size(self, name: str) -> Size:
         if not isinstance(getattr(self, "sizes", None), Mapping):
-            raise ValueError(
+            raise ConfigError(
                 f"study {self.name!r} must declare its sizes, such as {{'smoke': Size('seconds', seeds=2)}}"
             )
         if name not in self.sizes:
-            raise ValueError(f"size is {name!r}; {suggestion(name, self.sizes)}")
-        return self.sizes[name]
+            raise ConfigError(f"size is {name!r}; {suggestion(name, self.sizes)}")
+        size = self.sizes[name]
+        if not isinstance(size, Size):
+            raise ConfigError(
+                f"{type(self).__name__}.sizes[{name!r}] is {size!r}; it must be a Size such as Size('seconds', seeds=2)"
+            )
+        return size
 
 
 def label_of(pattern: Pattern, scale: float = 1.0) -> str:
@@ -143,6 +153,16 @@ def _knobs(pattern: Pattern) -> dict[str, Any]:
     """Knobs that are not at their default."""
     fields = getattr(pattern, "__dataclass_fields__", {}).values()
     return {f.name: getattr(pattern, f.name) for f in fields if getattr(pattern, f.name) != f.default}
+
+
+def listed(study: Study, method: str, given: Iterable[T], kind: type) -> list[T]:
+    """What a method of a study gave, which may be a user's own: refused unless it is a list of what it should be."""
+    items = list(given) if isinstance(given, Iterable) else []
+    wrong = [item for item in items if not isinstance(item, kind)] if isinstance(given, Iterable) else [given]
+    if wrong:
+        name = f"{type(study).__name__}.{method}"
+        raise ConfigError(f"{name} gave {wrong[0]!r:.80}; it must give a list of {kind.__name__}s")
+    return items
 
 
 def check_arms(study: Study, arms: Sequence[Arm]) -> None:

@@ -18,10 +18,12 @@ from .masks import check_masks, visible_keys, with_extra_keys
 class MultiheadAttention(torch.nn.MultiheadAttention):
     """``torch.nn.MultiheadAttention`` in which each query keeps the keys that ``pattern`` chooses.
 
-    Arguments, state dict, masks and results are PyTorch's; with ``Full()`` they are equal. Three things differ:
+    Arguments, state dict, masks and results are PyTorch's; with ``Full()`` they are equal. Four things differ:
 
     - A query that sees no key gives zeros (before the output projection); PyTorch gives NaN.
     - Weights are returned as they are before dropout; PyTorch returns them after it.
+    - Every query sees the keys of ``add_bias_kv`` and ``add_zero_attn``; PyTorch hides them, as keys that come later,
+      under ``is_causal=True`` with ``need_weights=False`` and no padding mask.
     - PyTorch's fused inference path is never taken, since it knows no patterns, and nested tensors are refused.
 
     Masks are PyTorch's: boolean True = may NOT attend, float = added to the scores (before the pattern chooses).

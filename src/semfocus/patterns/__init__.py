@@ -52,7 +52,7 @@ def parse(text: str) -> Pattern:
     if positional and not fields:
         raise ValueError(f"pattern is {text!r}; {name.id} has no knobs")
     if len(positional) > 1:
-        raise ValueError(f"pattern is {text!r}; all knobs but the first are named, such as {name.id}(5, knob=1)")
+        raise ValueError(f"pattern is {text!r}; only the first knob may go without its name ({', '.join(fields)})")
     first = {fields[0]: positional[0]} if positional else {}
     if first.keys() & knobs.keys():
         raise ValueError(f"pattern is {text!r}; {fields[0]} is given twice")

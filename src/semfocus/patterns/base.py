@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Sequence
 from typing import ClassVar, SupportsIndex
 
 import torch
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from ..randomness import Noise
 from ..registry import snake_case
+
+
+class PatternError(ValueError):
+    """A mistake in a pattern's own code. The message is one sentence for its author."""
 
 
 class View:
@@ -126,6 +131,25 @@ class Pattern:
             )
         if queries < self.global_tokens:
             raise ValueError(f"global_tokens is {self.global_tokens}; the sequence has only {queries} positions")
+
+
+def chosen(pattern: Pattern, view: View) -> Tensor:
+    """What a pattern keeps of the visible keys: bool, broadcastable to (..., t, s). No other answer is taken."""
+    kept: object = pattern.select(view)
+    shape = (*view.lead, view.q.shape[-2], view.k.shape[-2])
+    if isinstance(kept, Tensor) and kept.dtype == torch.bool and broadcasts(kept.shape, shape):
+        return kept & view.visible
+    method = "keep" if type(pattern).select is Pattern.select else "select"
+    given = f"{kept.dtype} {tuple(kept.shape)}" if isinstance(kept, Tensor) else repr(kept)
+    raise PatternError(
+        f"{type(pattern).__name__}.{method} gave {given}; it must give a boolean tensor, broadcastable to {shape}"
+    )
+
+
+def broadcasts(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Can a tensor be expanded to the wanted shape?"""
+    axes = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(n in (m, 1) for n, m in axes)  # m first: an exported length is no number
 
 
 def require_int(pattern: Pattern, name: str, minimum: int) -> None:

@@ -16,7 +16,7 @@ from ..lab.claims import Judged
 from ..lab.missing import missing
 from ..lab.results import Results
 from ..lab.store import safe
-from ..lab.study import Study
+from ..lab.study import Study, listed
 from ..training.files import write_atomic
 from . import accuracy, curves, record, speed, times
 from .parts import Cell, Figure, Section, Table, leaves, paragraphs
@@ -53,7 +53,8 @@ class Answer:
 def answer(study: Study, results: Results) -> Answer:
     """Judges a study's claims, finished or not, and makes what its page shows."""
     judged = [claim.judge(results) for claim in study.claims(results)]
-    return Answer(study, results, judged, [*study.sections(results), *study.standard_sections(results, judged)])
+    own = listed(study, "sections", study.sections(results), Section)
+    return Answer(study, results, judged, [*own, *study.standard_sections(results, judged)])
 
 
 def build(study: Study, results: Results) -> Path:

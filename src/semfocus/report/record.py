@@ -11,7 +11,7 @@ from ..lab.stats import ALPHA, EQUIVALENT, EXACT_SEEDS, FEWEST_SEEDS, HEAVY_CENS
 from .parts import Cell, Section, Table, percent
 
 NOTHING = Cell("-", "muted")
-TONES = {"diverged": "bad", "running": "muted", "waiting": "muted"}
+TONES = {"diverged": "bad", "begun": "muted", "waiting": "muted"}
 METHODS = """The time T is the first evaluated epoch at which {level} of the examples are right in evaluation mode.
 A run that does not get there within its E epochs, or diverges, is censored at E: of its T nothing is said but that it
 is larger. One that is there at the first evaluation after the start was there at some moment before: of its T nothing
@@ -57,8 +57,8 @@ def status(run: Run) -> str:
     """What became of a run, in words."""
     if run.status == "diverged":
         return f"diverged at epoch {(run.summary or {}).get('diverged_epoch', '?')}"
-    if run.status == "running":
-        return f"running at epoch {run.rows[-1]['epoch']}"
+    if run.status == "begun":
+        return f"begun, at epoch {run.rows[-1]['epoch']}"
     return run.status
 
 

@@ -87,6 +87,13 @@ class Task(ABC):
         """
         return []
 
+    def check(self) -> None:
+        """Refuses numbers of ids that are none: when a config is made, not in the middle of a run."""
+        for name in ("vocabulary", "num_classes"):
+            ids = getattr(self, name)
+            if not _is_whole(ids) or ids < 1:
+                raise TaskError(f"{type(self).__name__}.{name} is {ids!r}; it must be a whole number of at least 1")
+
     def sample(self, rng: np.random.Generator, n: int, length: int) -> Examples:
         """Draws ``n`` examples of one length. The generator is the only source of randomness."""
         if not isinstance(rng, np.random.Generator):

@@ -24,6 +24,12 @@ def explained(path: Path, action: str) -> Iterator[None]:
         raise StorageError(f"cannot {action} {path}: {error.strerror or error}; earlier results are intact") from None
 
 
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder; nothing where there is none. Of one that may not be read, ``glob`` would say nothing."""
+    with explained(folder, "read"):
+        return sorted(os.listdir(folder)) if folder.is_dir() else []
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Temporary file, fsync, rename."""
     with explained(path, "write"):

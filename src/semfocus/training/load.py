@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from ..extras import needed
 from ..model import Transformer
 from .files import StorageError, explained
 
@@ -16,10 +17,11 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
     model = semfocus.load_run("lab/convergence/runs/0f3a...")
     logits = model(tokens)  # tokens (b, t) -> (1, b, outputs, classes)
     """
-    import safetensors.torch  # an extra package: the library itself must import without it
-    from safetensors import SafetensorError
+    with needed("load_run", "lab"):  # here and not above: the library itself must import without it
+        import safetensors.torch
+        from safetensors import SafetensorError
 
-    from .run_directory import RunDirectory
+        from .run_directory import RunDirectory
 
     path = Path(directory).resolve()
     run = RunDirectory(path.parent.parent, path.name)

@@ -36,13 +36,24 @@ def try_lock(path: Path) -> IO[str] | None:
     return file
 
 
+def _held(path: Path) -> bool:
+    """Does some process hold this lock? Nothing is written: whoever only looks may not be allowed to."""
+    with explained(path, "read"):
+        try:
+            with open(path) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:  # its group is over by now
+            return False
+        except BlockingIOError:
+            return True
+    return False
+
+
 def in_training(out: Path) -> set[str]:
     """The runs that some process is training into this folder now."""
     found: set[str] = set()
     for path in (out / "groups").glob("*/.lock"):
-        lock = try_lock(path)
-        if lock is not None:
-            lock.close()
+        if not _held(path):
             continue
         try:
             found.update(json.loads((path.parent / "group.json").read_text(encoding="utf-8"))["runs"])

@@ -20,7 +20,9 @@ from torch.nn import functional as F
 from ..model import Transformer
 from ..model.block import Block, Settings
 from ..model.transformer import run_block, run_embedding, run_keys
+from ..patterns.base import View, chosen
 from ..randomness import Noise
+from ..registry import sources
 from .data import Split, batch_order, resident
 from .optimiser import FlatWeights, Optimiser, descend
 from .protocol import RunConfig
@@ -95,6 +97,12 @@ class Population:
         self.watch: Callable[[str, int, int], None] | None = None  # told what is going on, and how many steps are done
 
     def _compile(self) -> None:
+        for config in self.configs:
+            # What a compiler says of a mistake in a user's pattern nobody understands: so once without it.
+            if sources(type(config.pattern)):
+                tokens = config.length + config.pattern.global_tokens
+                q = torch.zeros(2, 1, tokens, config.model.width, device=self.device)
+                chosen(config.pattern, View(q, q, torch.ones(tokens, tokens, dtype=torch.bool, device=self.device)))
         self.model.run_block = block_compiled_where_it_pays
         self.model.run_embedding, self.model.run_keys = compiled(run_embedding), compiled(run_keys)
         self.optimiser.descend = compiled(descend)

@@ -171,6 +171,7 @@ class RunConfig:
             raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^63")
         if self.train.batch > self.data.train:
             raise ValueError(f"train.batch is {self.train.batch}; it must be at most data.train, {self.data.train}")
+        self.task.make().check()
 
     @property
     def data_seed(self) -> int:
