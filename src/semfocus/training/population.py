@@ -97,12 +97,12 @@ class Population:
         self.watch: Callable[[str, int, int], None] | None = None  # told what is going on, and how many steps are done
 
     def _compile(self) -> None:
-        for config in self.configs:
+        for pattern, config in {config.pattern: config for config in self.configs}.items():
             # What a compiler says of a mistake in a user's pattern nobody understands: so once without it.
-            if sources(type(config.pattern)):
-                tokens = config.length + config.pattern.global_tokens
+            if sources(type(pattern)):
+                tokens = config.length + pattern.global_tokens
                 q = torch.zeros(2, 1, tokens, config.model.width, device=self.device)
-                chosen(config.pattern, View(q, q, torch.ones(tokens, tokens, dtype=torch.bool, device=self.device)))
+                chosen(pattern, View(q, q, torch.ones(tokens, tokens, dtype=torch.bool, device=self.device)))
         self.model.run_block = block_compiled_where_it_pays
         self.model.run_embedding, self.model.run_keys = compiled(run_embedding), compiled(run_keys)
         self.optimiser.descend = compiled(descend)

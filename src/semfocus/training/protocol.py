@@ -80,6 +80,7 @@ class TaskConfig:
             task = self.make()
         except ValueError as error:
             raise ValueError(f"options: {error}") from None
+        task.check()
         # All of them, so that an option left at its default and the same one written out are one run.
         object.__setattr__(self, "options", dataclasses.asdict(task))  # type: ignore[call-overload]
         if self.length < task.minimum_length:
@@ -171,7 +172,6 @@ class RunConfig:
             raise ValueError(f"seed is {self.seed}; it must be at least 0 and below 2^63")
         if self.train.batch > self.data.train:
             raise ValueError(f"train.batch is {self.train.batch}; it must be at most data.train, {self.data.train}")
-        self.task.make().check()
 
     @property
     def data_seed(self) -> int:
