@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -394,6 +395,26 @@ def test_damaged_records_are_passed_over(tiny, tmp_path, monkeypatch):
     metrics.write_text("garbage\n" + metrics.read_text())
     Trainer(tmp_path, threads=1).run([run])
     assert [row["epoch"] for row in RunDirectory(tmp_path, run.hash).metrics()] == [0, 1, 2, 3, 4]
+
+
+def test_what_may_not_be_read_is_not_taken_for_damaged(tiny, tmp_path, monkeypatch):
+    run = tiny(TopK(3), train={"epochs": 4})
+    dying(monkeypatch, epoch=3)
+    with pytest.raises(Stop):
+        Trainer(tmp_path, checkpoint_epochs=1, threads=1).run([run])
+    monkeypatch.undo()
+    (record,) = tmp_path.glob("groups/*/group.json")
+    kept, read = sorted(record.parent.iterdir()), Path.read_bytes
+
+    def refused(path):
+        if path == record:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(StorageError, match=r"cannot read .*group.json: Permission denied"):
+        Trainer(tmp_path, threads=1).run([run])
+    assert sorted(record.parent.iterdir()) == kept  # the checkpoint too
 
 
 def test_threads_are_left_as_they_were(tiny, tmp_path):

@@ -20,7 +20,7 @@ from ..patterns._windows import Window
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
 from . import checkpoint
-from .files import write_json
+from .files import explained, write_json
 from .protocol import RunConfig
 
 #: Larger populations gain nothing on a CPU: the caches are full long before.
@@ -88,11 +88,16 @@ def recorded(out: Path, wanted: set[str]) -> list[Group]:
     """Groups of an earlier, interrupted call that hold a wanted run, formed again as they were."""
     groups: list[Group] = []
     for path in sorted((out / "groups").glob("*/group.json")):
+        with explained(path, "read"):  # what may not be read is not damaged
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:  # by now another process has finished it
+                continue
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(data)
             if wanted & set(record["runs"]):
                 groups.append(Group(tuple(map(RunConfig.from_dict, record["configs"])), record["threads"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             checkpoint.remove(path.parent)
     taken: set[str] = set()
     sound = []
