@@ -242,6 +242,20 @@ def test_a_mask_beyond_float32_hides():
     assert (weights[..., 2, :] == 0).all()
 
 
+def test_autocast_brings_mixed_inputs_to_one_dtype():
+    """As a model's rotated queries and keys, and its plain values."""
+    q, k, v = torch.randn(3, 1, 2, 6, 4)
+    low = [x.bfloat16() for x in (q, k, v)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = semfocus.attention(q, k, low[2], TopK(3))
+        assert sdpa(q, k, low[2]).dtype == out.dtype == torch.bfloat16
+        with pytest.raises(ValueError, match=r"value is torch.bfloat16.*must match query"):
+            semfocus.attention(q.double(), k.double(), low[2])
+    assert torch.equal(out, semfocus.attention(*low, TopK(3)))
+    with pytest.raises(ValueError, match="value is"):
+        semfocus.attention(q, k, low[2], TopK(3))
+
+
 def test_autocast_does_not_touch_the_scores():
     q, k, v = (x.detach() for x in draw(64, 64, dtype=torch.float32))
     _, wanted = attention(q, k, v, TopK(5), return_weights=True)

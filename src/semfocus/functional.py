@@ -97,7 +97,8 @@ def attention(
         return_weights: return (output, weights); weights (..., heads, t, s) are those before dropout.
 
     Returns:
-        (..., heads, t, e) in the dtype of ``query``. A query that sees no key gives zeros, with zero gradients.
+        (..., heads, t, e) in the dtype of ``query``, under autocast and mixed inputs in autocast's. A query that sees
+        no key gives zeros, with zero gradients.
 
     Example:
         >>> import torch, semfocus
@@ -131,6 +132,7 @@ def problem_of(
     draws: bool = True,
 ) -> Problem:
     """A call with its tensors checked; without ``draws`` nobody's generator is touched."""
+    query, key, value = _one_dtype(query, key, value)
     check_inputs(query, key, value, enable_gqa)
     query_offset = whole_number("query_offset", query_offset)
     pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
@@ -150,6 +152,18 @@ def problem_of(
         dropout_p=float(dropout_p),
         noise=Noise.from_generator(generator, query.device) if needs_noise else Noise.none(query.device),
     )
+
+
+def _one_dtype(*inputs: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast mixed inputs, rotated queries in float32 say, take its dtype, as in PyTorch's own attention."""
+    first = inputs[0]
+    if not all(isinstance(x, Tensor) for x in inputs) or all(x.dtype == first.dtype for x in inputs):
+        return inputs
+    device = first.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return inputs
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in inputs)
 
 
 @dataclass(frozen=True)
