@@ -18,7 +18,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -67,12 +67,14 @@ class Registry(Generic[T]):
         self.noun = noun
         self.package = package
         self._added: dict[str, type[T]] = {}
+        self._own: dict[str, type[T]] = {}  # as far as they have been asked for
 
-    def own_names(self) -> list[str]:
+    @cache  # noqa: B019 (there are three registries, and they live as long as the program)
+    def own_names(self) -> tuple[str, ...]:
         """Stems of the package's files, without importing them. ``base`` and ``_private`` files are not instances."""
         path = importlib.import_module(self.package).__path__
         stems = (module.name for module in pkgutil.iter_modules(path))
-        return sorted(stem for stem in stems if stem != "base" and not stem.startswith("_"))
+        return tuple(sorted(stem for stem in stems if stem != "base" and not stem.startswith("_")))
 
     def names(self) -> list[str]:
         return sorted({*self.own_names(), *self._added})
@@ -91,8 +93,9 @@ class Registry(Generic[T]):
 
     def find(self, name: str) -> type[T]:
         """The class behind a name."""
-        if name in self._added:
-            return self._added[name]
+        known = self._added.get(name) or self._own.get(name)
+        if known is not None:
+            return known
         if name not in self.own_names():
             raise ValueError(f"unknown {self.noun} {name!r}; {suggestion(name, self.names())}")
         module = importlib.import_module(f"{self.package}.{name}")
@@ -100,7 +103,8 @@ class Registry(Generic[T]):
         wanted = name.replace("_", "")
         for attribute, value in vars(module).items():
             if inspect.isclass(value) and value.__module__ == module.__name__ and attribute.lower() == wanted:
-                return cast(type[T], value)
+                self._own[name] = cast(type[T], value)
+                return self._own[name]
         raise ImportError(f"{module.__name__} must define a class whose name is {name!r} in camel case")
 
     def get(self, name: str, **options: Any) -> T:
