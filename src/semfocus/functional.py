@@ -15,7 +15,7 @@ from ._checks import check_inputs, check_mask, check_options
 from .patterns.base import Pattern, whole_number
 from .patterns.full import Full
 from .randomness import Noise
-from .reference import Problem
+from .reference import Problem, autocasting
 
 #: From this many scores on, "auto" computes a few query rows at a time.
 CHUNK_FROM = {"cpu": 2**25, "cuda": 2**29}
@@ -132,7 +132,9 @@ def problem_of(
     draws: bool = True,
 ) -> Problem:
     """A call with its tensors checked; without ``draws`` nobody's generator is touched."""
-    query, key, value = _one_dtype(query, key, value)
+    inputs = (query, key, value)
+    if all(isinstance(x, Tensor) for x in inputs) and any(x.dtype != query.dtype for x in inputs):
+        query, key, value = in_autocasts_dtype(*inputs)  # rotations leave some in float32
     check_inputs(query, key, value, enable_gqa)
     query_offset = whole_number("query_offset", query_offset)
     pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
@@ -154,15 +156,12 @@ def problem_of(
     )
 
 
-def _one_dtype(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast mixed inputs, rotated queries in float32 say, take its dtype, as in PyTorch's own attention."""
-    first = inputs[0]
-    if not all(isinstance(x, Tensor) for x in inputs) or all(x.dtype == first.dtype for x in inputs):
+def in_autocasts_dtype(*inputs: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast in its dtype, as PyTorch's own attention takes its inputs; float64 stays."""
+    device = inputs[0].device
+    if not autocasting(device):
         return inputs
-    device = first.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
-        return inputs
-    dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(device.type)
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in inputs)
 
 

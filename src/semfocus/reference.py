@@ -86,13 +86,12 @@ class Problem:
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output (..., t, e) and weights (..., t, s) before dropout, both in the dtype of the queries."""
     # Autocast would form the scores in half precision.
-    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem) else nullcontext():
+    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem.q.device) else nullcontext():
         return _attend(problem)
 
 
-def autocasting(problem: Problem) -> bool:
-    device = problem.q.device.type
-    return device != "meta" and torch.is_autocast_enabled(device)
+def autocasting(device: torch.device) -> bool:
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 
 def _attend(p: Problem) -> tuple[Tensor, Tensor]:

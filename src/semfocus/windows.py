@@ -92,7 +92,7 @@ def intervals(p: Problem) -> Intervals:
 
 def attend(problem: Problem) -> Tensor:
     """Output (..., t, e) of a problem that ``cannot`` lets through."""
-    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem) else nullcontext():
+    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem.q.device) else nullcontext():
         result: Tensor = _Windows.apply(problem.q, problem.k, problem.v, problem)  # type: ignore[no-untyped-call]
     return result
 

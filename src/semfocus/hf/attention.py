@@ -38,7 +38,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' signature: output (b, t, h, e), and weights (b, h, t, s) if they are asked for."""
     arguments = checked(module, given)
-    query, key, value = _one_dtype(query, key, value)
+    query, key, value = functional.in_autocasts_dtype(query, key, value)
     check_inputs(query, key, value, enable_gqa=True)
     t, s = query.shape[-2], key.shape[-2]
     seen = visibility(module, attention_mask, is_causal, t, s)
@@ -102,15 +102,6 @@ def is_cross(module: nn.Module) -> bool:
         return True
     # The family of BART and T5 uses one class for all three kinds of attention.
     return bool(getattr(module, "is_decoder", False)) and getattr(module, "is_causal", None) is False
-
-
-def _one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Under autocast everything in its dtype, as PyTorch's own attention does: rotations leave some in float32."""
-    device = query.device.type
-    if not torch.is_autocast_enabled(device) or query.dtype == torch.float64:
-        return query, key, value
-    dtype = torch.get_autocast_dtype(device)
-    return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
 def _biased(seen: Visibility, bias: Tensor) -> Visibility:

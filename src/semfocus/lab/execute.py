@@ -98,9 +98,8 @@ def execute(
 
 def _panels_that_are_over(results: Results, panels: set[str]) -> Manifest:
     """Of these panels. A choice by the outcome of half a grid would be a wrong one, and it is kept for good."""
-    waiting = {arm.panel for arm, run in results.every_run() if run.summary is None}
-    arms = [arm for arm in results.manifest.arms if arm.panel in panels - waiting]
-    return replace(results.manifest, arms=tuple(arms))
+    over = panels - {arm.panel for arm, run in results.every_run() if run.summary is None}
+    return replace(results.manifest, arms=tuple(arm for arm in results.manifest.arms if arm.panel in over))
 
 
 def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str], None]) -> None:

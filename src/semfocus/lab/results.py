@@ -90,9 +90,13 @@ class Run:
 
     def crossing(self, split: Split, level: float) -> int | None:
         column = f"{split}_accuracy"
-        if any(column not in row for row in self.rows):
-            raise StorageError(f"{self.directory.path / 'metrics.jsonl'} is damaged: an epoch has no {column}")
-        return first_crossing([(row["epoch"], row[column]) for row in self.rows], level)
+        try:
+            curve = [(row["epoch"], row[column]) for row in self.rows]
+        except KeyError:
+            raise StorageError(
+                f"{self.directory.path / 'metrics.jsonl'} is damaged: an epoch has no {column}"
+            ) from None
+        return first_crossing(curve, level)
 
     def last(self, column: str) -> float | None:
         """The value at the last epoch; None if the run is not over, or not finite."""

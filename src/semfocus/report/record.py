@@ -11,7 +11,7 @@ from ..lab.stats import ALPHA, EQUIVALENT, EXACT_SEEDS, FEWEST_SEEDS, HEAVY_CENS
 from .parts import Cell, Section, Table, percent
 
 NOTHING = Cell("-", "muted")
-TONES = {"diverged": "bad", "begun": "muted", "waiting": "muted"}
+TONES = {"diverged": "bad", "begun": "muted"}
 METHODS = """The time T is the first evaluated epoch at which {level} of the examples are right in evaluation mode.
 A run that does not get there within its E epochs, or diverges, is censored at E: of its T nothing is said but that it
 is larger. One that is there at the first evaluation after the start was there at some moment before: of its T nothing

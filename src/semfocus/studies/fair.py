@@ -131,18 +131,20 @@ def _setting(task: str, pattern: Pattern, size: str, rate: float, scale: float) 
 
 
 def _grid(results: Results, panel: str) -> Table:
-    arms = {(a.config.optimiser.learning_rate, a.config.model.attention_scale): a for a in results.in_panel(panel)}
-    rates, scales = ({key[axis]: None for key in arms} for axis in (0, 1))
-    over = {key: a for key, a in arms.items() if len(a.over) == len(a.runs)}
-    best = min(over, key=lambda key: _slowness(over[key])) if len(over) == len(arms) else None
+    arms = {_pair(a): a for a in results.in_panel(panel)}
+    rates, scales = ({pair[axis]: None for pair in arms} for axis in (0, 1))
+    name = panel.removesuffix(f", {TUNING}")
+    followed = [a for a in results.arms if f"{a.panel}, {a.label}" == name]  # as it was chosen then
+    best = {_pair(a) for a in followed}
     rows: list[list[object]] = []
-    for rate in rates if any(a.over for a in arms.values()) else ():
-        cells = [_mean(arms[rate, scale], chosen=(rate, scale) == best) for scale in scales]
-        rows.append([f"{rate:g}", *cells])
-    name = f"grid-{results.panels.index(panel) + 1}"
-    return Table(
-        name, panel.removesuffix(f", {TUNING}"), ("learning rate", *(f"x {scale:g}" for scale in scales)), rows
-    )
+    if any(a.over for a in arms.values()):
+        rows = [[f"{rate:g}", *(_mean(arms[rate, x], (rate, x) in best) for x in scales)] for rate in rates]
+    columns = ("learning rate", *(f"x {scale:g}" for scale in scales))
+    return Table(f"grid-{results.panels.index(panel) + 1}", name, columns, rows)
+
+
+def _pair(candidate: ArmResult) -> tuple[float, float]:
+    return candidate.config.optimiser.learning_rate, candidate.config.model.attention_scale
 
 
 def _mean(candidate: ArmResult, chosen: bool) -> Cell:
