@@ -95,6 +95,8 @@ def test_which_tolerance():
     assert tolerance_for(cpu, {**cpu, "dtype": "float64"}) is OTHER
     assert tolerance_for(gpu, cpu) is OTHER
     assert tolerance_for(gpu, gpu) is SAME
+    assert tolerance_for({**gpu, "commit": "907aa7d"}, {**gpu, "commit": "907aa7d1c0ff"}) is SAME  # written shorter
+    assert tolerance_for({**gpu, "commit": "907aa7d"}, {**gpu, "commit": "907aa7d1c0ff+"}) is OTHER
     for change in ({"device": "A100"}, {"implementation": {"training": "sdpa"}}, {"commit": "abc"}, {"torch": "3"}):
         assert tolerance_for(gpu, {**gpu, **change}) is OTHER
 

@@ -31,6 +31,9 @@ def add_results(options: argparse.Namespace) -> int:
             raise UserError("--wall is the time of one question's runs; name it with --study and --size")
         for store, name in found:
             added = add(store, name, options.into, options.wall)
+            if not (added.new or added.better or added.kept):
+                print(f"{store.path}, {name}: no run of it has begun; nothing to add")
+                continue
             size = sum(path.stat().st_size for path in added.path.rglob("*") if path.is_file())
             print(
                 f"{added.path}: {added.new} runs new, {added.better} better than before, {added.kept} as before; "

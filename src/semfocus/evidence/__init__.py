@@ -3,7 +3,7 @@
     results/<study>-<name>/            <name> as in the lab: the size, with a hash behind it where something was changed
       manifest.json.gz                 the question: arms, seeds, configs, the command that asks it
       runs.jsonl.gz                    a line per run: config, environment, summary, status, wall time
-      curves.csv.gz                    a line per run and epoch: losses and accuracies, every digit of them
+      curves.csv.gz                    a line per run and epoch: losses and accuracies, six digits
       diagnostics.jsonl.gz, measured.jsonl.gz, probes.csv.gz     where the study has such
       clock.json                       the time of one step of each pattern alone
       index.html, figures/*.svg, claims.md, claims.json, speed.md, runs.csv      built from the files above

@@ -24,6 +24,7 @@ from ..lab.configs import Config, config_of
 from ..lab.execute import on_this_machine
 from ..lab.results import Run
 from ..lab.store import Store
+from ..training.environment import short
 from ..training.files import StorageError
 from ..training.progress import Progress
 from .folder import Evidence
@@ -98,6 +99,7 @@ def tolerance_for(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Tolera
 
     Kernels may differ from commit to commit and from one version of torch to the next.
     """
+    stored, again = ({**one, "commit": short(one.get("commit"))} for one in (stored, again))
     kinds = {"cuda" if environment.get("cuda") else "cpu" for environment in (stored, again)}
     alike = ["dtype"] if kinds == {"cpu"} else ["dtype", "device", "implementation", "commit", "torch"]
     return SAME if len(kinds) == 1 and all(stored.get(name) == again.get(name) for name in alike) else OTHER

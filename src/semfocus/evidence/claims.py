@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..lab.claims import Judged
 from ..lab.missing import missing
 from ..lab.results import Results
+from ..training.environment import short
 from .markdown import table
 from .record import Record
 
@@ -31,11 +32,11 @@ class Place:
     def of(records: Iterable[Record]) -> Place:
         found = [record.environment for record in records]
 
-        def words(name: str) -> tuple[str, ...]:
-            counted = Counter(str(environment.get(name) or "unknown") for environment in found)
+        def words(name: str, shown: Callable[[str], str] = str) -> tuple[str, ...]:
+            counted = Counter(shown(environment.get(name) or "unknown") for environment in found)
             return tuple(word for word, _ in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
-        return Place(words("commit"), words("device"), words("torch"), words("precision"))
+        return Place(words("commit", short), words("device"), words("torch"), words("precision"))
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Numbers with all their digits.
+    """Every number with the digits it has.
 
     >>> rows = [{"run": "a", "epoch": 0, "loss": 0.1}, {"run": "a", "epoch": 1}]
     >>> print(to_csv(("run", "epoch", "loss"), rows), end="")

@@ -213,6 +213,8 @@ def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added
     path = into / folder_name(plain)
     old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
     found = _found(Results(store, manifest))
+    if not found and not old.records:
+        return Added(path, 0, 0, 0, 0)  # an empty study would be listed as one that ran
     new = {run: record for run, record in found.items() if run not in old.records}
     if wall is not None:
         new = shared(new, wall)

@@ -30,6 +30,8 @@ COLUMNS = (
 #: Kept at a run's first epoch and at diagnosed ones: elsewhere nothing reads them, and their digits do not compress.
 GRADIENT = ("gradient_norm", "gradient_deviation")
 PROBE_COLUMNS = ("step", "train_loss", "train_accuracy")
+#: Significant digits of a curve's numbers: losses are sums in float32, whose order decides what comes after these.
+DIGITS = 6
 #: A table of more numbers than this is kept for the first run of each arm alone.
 LARGE = 2_000
 
@@ -117,7 +119,15 @@ def _curve(rows: Rows) -> Rows:
 
 
 def _chosen(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: row[name] for name in names if name in row}
+    return {name: _rounded(row[name]) for name in names if name in row}
+
+
+def _rounded(value: Any) -> Any:
+    """
+    >>> _rounded(0.10232525100708008), _rounded(12345678), _rounded(None)
+    (0.102325, 12345678, None)
+    """
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def without_grids(measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..lab.results import LEVEL, ArmResult, Results, Run, Split
 from ..lab.stats import ALPHA, EQUIVALENT, EXACT_SEEDS, FEWEST_SEEDS, HEAVY_CENSORING
+from ..training.environment import short
 from .parts import Cell, Section, Table, percent
 
 NOTHING = Cell("-", "muted")
@@ -130,7 +131,7 @@ def environments(results: Results) -> Section:
         if found:
             how = found.get("implementation")
             how = ", ".join(dict.fromkeys(map(str, how.values()))) if isinstance(how, Mapping) else how
-            words = (found.get("commit"), found.get("semfocus"), found.get("torch"), found.get("device"))
+            words = (short(found.get("commit")), found.get("semfocus"), found.get("torch"), found.get("device"))
             key = tuple(str(word or "unknown") for word in (*words, found.get("precision"), how))
             groups.setdefault(key, []).append(str(found.get("date", "")))
     rows = [[*key, len(dates), _day(min(dates)), _day(max(dates))] for key, dates in groups.items()]

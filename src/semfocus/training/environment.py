@@ -51,6 +51,16 @@ def commit() -> str | None:
         return None
 
 
+def short(commit: object) -> str:
+    """A commit as people write it.
+
+    >>> short("6bcbd176a330"), short("6bcbd176a330+"), short(None)
+    ('6bcbd17', '6bcbd17+', 'unknown')
+    """
+    text = str(commit or "unknown")
+    return text[:7] + ("+" if text.endswith("+") else "")
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
