@@ -240,6 +240,17 @@ def test_signals_that_come_in_pairs_are_one_wish():
             signal.raise_signal(signal.SIGINT)
 
 
+def test_between_epochs_the_first_signal_stops():
+    """A surface takes minutes; whoever presses Ctrl-C while twelve are measured is not kept waiting for all."""
+    from semfocus.commands import common
+
+    with common.stopping_after_the_epoch() as stopping:
+        stopping.at_once = True
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # its twin
+
+
 def test_whoever_reads_may_stop_reading():
     found = subprocess.run(
         f"{sys.executable} -m semfocus show 'top_k(3)' --length 200 | head -1; exit ${{PIPESTATUS[0]}}",

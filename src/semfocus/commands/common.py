@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -89,28 +89,40 @@ def one_sentence() -> Iterator[None]:
         raise UserError(f"{error.filename}: {error.strerror or error}") from None
 
 
-@contextmanager
-def stopping_after_the_epoch() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C lets the epoch end and its checkpoint be written, the second stops at once.
+class Stopping:
+    """Whether to stop. Ctrl-C asks for it, and is answered after the epoch, with a checkpoint; a second one, at once.
 
     Programs that stop others, such as ``timeout``, send the signal twice in a moment: that is one wish.
     """
-    asked: float | None = None
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked is not None and time.monotonic() - asked > ONE_WISH:
+    def __init__(self) -> None:
+        self.asked: float | None = None
+        self.at_once = False  # set where no epoch is under way: the first Ctrl-C then stops at once
+
+    def __call__(self) -> bool:
+        return self.asked is not None
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """A handler of signals."""
+        before, now = self.asked, time.monotonic()
+        if before is not None and now - before <= ONE_WISH:
+            return
+        self.asked = now
+        if before is not None or self.at_once:
             raise KeyboardInterrupt
-        if asked is None:
-            asked = time.monotonic()
-            print("\nsemfocus: stopping after this epoch (Ctrl-C again: at once)", file=sys.stderr)
+        print("\nsemfocus: stopping after this epoch (Ctrl-C again: at once)", file=sys.stderr)
 
+
+@contextmanager
+def stopping_after_the_epoch() -> Iterator[Stopping]:
+    """While it lasts, Ctrl-C asks instead of interrupting."""
+    stopping = Stopping()
     try:
-        before = signal.signal(signal.SIGINT, ask)
+        before = signal.signal(signal.SIGINT, stopping.ask)
     except ValueError:  # not the main thread: whoever runs us decides
-        yield lambda: False
+        yield stopping
         return
     try:
-        yield lambda: asked is not None
+        yield stopping
     finally:
         signal.signal(signal.SIGINT, before)

@@ -130,12 +130,13 @@ def _one(
     with stopping_after_the_epoch() as stopping, Progress(console) as progress:
         train = _executor(options, device, progress, stopping)
         results = execute(study, question, root, train, say, resumed, planned, part)
+        if stopping():
+            raise KeyboardInterrupt
+        stopping.at_once = True  # what is measured is kept model by model
         if device == "cpu":  # small models: a second thread costs more than it brings, unless asked for
             torch.set_num_threads(options.threads or 1)
         trained = Results(results.store, part.of(results.manifest))
         study.measure(trained, device, say)
-        if stopping():
-            raise KeyboardInterrupt
         if not options.no_clock:
             time_steps(trained, device, say)
     page = build(study, results)
