@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..lab.study import Study
-from ..report.page import Answer, answer, write_figure
+from ..report.page import Answer, answer, judged_claims, write_figure
 from ..training.files import StorageError, explained
 from . import claims, speed
 from .compact import write_text
@@ -64,21 +64,26 @@ def fill(summary: Summary, above: Path, say: Callable[[str], None]) -> None:
             say(f"{path}: {'filled' if fill_file(path, bodies) else 'unchanged'}")
 
 
-def build(evidence: Evidence, lab: Path, find: Callable[[str], Study], say: Callable[[str], None]) -> Built:
-    """One folder's page, figures and tables, by way of a lab's folder that must stay as long as what is returned."""
-    where = f"{evidence.path.resolve().parent.name}/{evidence.name}"
+def judge(evidence: Evidence, lab: Path, find: Callable[[str], Study]) -> Built:
+    """What one folder's tables say, by way of a lab's folder that must stay as long as what is returned."""
     results = evidence.restore(lab)
-    found = answer(find(results.question.study), results)
     records = list(evidence.records.values())
-    built = Built(
+    return Built(
         name=evidence.name,
         results=results,
-        claims=claims.claim_rows(results, found.judged),
+        claims=claims.claim_rows(results, judged_claims(find(results.question.study), results)),
         races=speed.races(results),
         cost=cost_of(results, records),
         place=claims.Place.of(records),
         lacks=claims.lacking(results, records),
     )
+
+
+def build(evidence: Evidence, lab: Path, find: Callable[[str], Study], say: Callable[[str], None]) -> Built:
+    """Writes one folder's page, figures and tables."""
+    where = f"{evidence.path.resolve().parent.name}/{evidence.name}"
+    built = judge(evidence, lab, find)
+    found = answer(find(built.results.question.study), built.results, [row.judged for row in built.claims])
     for name, text in tables(built, evidence, where).items():
         write_text(evidence.path / name, text)
     write_text(evidence.path / "index.html", found.page(_beside(where)))

@@ -32,14 +32,15 @@ class Cost:
 def cost_of(results: Results, records: Iterable[Record]) -> Cost:
     known = {record.run: record for record in records}
     pairs = {run.directory.run: arm for arm, run in results.every_run()}  # a run of two arms is trained once
+    shapes = {_name(arm): _shape(arm) for arm in results.arms}
     over = {run: arm for run, arm in pairs.items() if run in known and known[run].summary is not None}
     paces: dict[str, list[float]] = {}
     for run, arm in over.items():
-        paces.setdefault(_shape(arm), []).append(known[run].own_seconds / _steps(arm))
+        paces.setdefault(shapes[_name(arm)], []).append(known[run].own_seconds / _steps(arm))
     waiting = [(run, arm) for run, arm in pairs.items() if run not in over]
-    with_pace = [(run, arm) for run, arm in waiting if _shape(arm) in paces]
+    with_pace = [(run, arm) for run, arm in waiting if shapes[_name(arm)] in paces]
     remaining = [
-        max(mean(paces[_shape(arm)]) * _steps(arm) - (known[run].own_seconds if run in known else 0.0), 0.0)
+        max(mean(paces[shapes[_name(arm)]]) * _steps(arm) - (known[run].own_seconds if run in known else 0.0), 0.0)
         for run, arm in with_pace
     ]
     devices = dict.fromkeys(str(record.environment.get("device", "unknown")) for record in known.values())
@@ -52,6 +53,10 @@ def cost_of(results: Results, records: Iterable[Record]) -> Cost:
         unknown=len(waiting) - len(with_pace),
         alone=_alone(over.values(), Clock(results.store.path / "clock.json")),
     )
+
+
+def _name(arm: ArmResult) -> tuple[str, str]:
+    return arm.panel, arm.label
 
 
 def _shape(arm: ArmResult) -> str:

@@ -50,11 +50,16 @@ class Answer:
         return render(self.study, self.results, self.judged, self.sections, beside)
 
 
-def answer(study: Study, results: Results) -> Answer:
-    """Judges a study's claims, finished or not, and makes what its page shows."""
-    judged = [claim.judge(results) for claim in study.claims(results)]
+def judged_claims(study: Study, results: Results) -> list[Judged]:
+    """A study's claims, whether it is finished or not."""
+    return [claim.judge(results) for claim in study.claims(results)]
+
+
+def answer(study: Study, results: Results, known: Sequence[Judged] | None = None) -> Answer:
+    """Everything that a page shows; ``known`` are the study's claims where they were judged before."""
+    found = judged_claims(study, results) if known is None else known
     own = listed(study, "sections", study.sections(results), Section)
-    return Answer(study, results, judged, [*own, *study.standard_sections(results, judged)])
+    return Answer(study, results, found, [*own, *study.standard_sections(results, found)])
 
 
 def build(study: Study, results: Results) -> Path:

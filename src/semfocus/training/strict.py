@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ def build(cls: type[T], data: object, path: str = "") -> T:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path or 'the config'} is {data!r}; it must be a table of {cls.__name__} fields")
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    types = typing.get_type_hints(cls)
+    types = _types(cls)  # type: ignore[arg-type]  # a class is hashable
     for key in data:
         if key not in fields:
             raise ConfigError(f"unknown field {_join(path, str(key))!r}; {suggestion(key, fields)}")
@@ -60,6 +61,11 @@ def build(cls: type[T], data: object, path: str = "") -> T:
         raise
     except ValueError as error:
         raise ConfigError(_join(path, str(error))) from None
+
+
+@functools.cache
+def _types(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _value(kind: Any, value: object, path: str) -> Any:
