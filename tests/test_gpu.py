@@ -6,7 +6,9 @@ import json
 import pytest
 import torch
 
-from semfocus import Banded, BlockLocal, FixedRandom, Full, RandomK, TopK, attention, patterns
+from semfocus import Banded, BlockLocal, FixedRandom, Full, RandomK, TopK, Transformer, attention, patterns
+from semfocus.diagnostics import Probe
+from semfocus.diagnostics.loss_surface import LossSurface
 from semfocus.training import RunConfig
 from semfocus.training.population import Population
 from semfocus.training.trainer import Trainer
@@ -119,3 +121,16 @@ def test_memory_estimate_is_on_the_high_side():
     population.train_epoch(0)
     used = (torch.cuda.max_memory_allocated() - before) / len(runs)
     assert used < 2 * bytes_per_member(runs[0])
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(5)], ids=lambda p: p.label)
+def test_a_loss_surface_is_that_of_the_cpu(pattern):
+    """Compiled, or by the kernels of whole halves where they serve, hundreds of grid points at once."""
+    run = config(pattern, task={"length": 40}, model={"width": 64, "mlp_width": 64, "dropout": 0.0})
+    tokens = torch.randint(2, (150, 40), generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in ("cpu", "cuda"):
+        model = Transformer(run.model_config(), pattern, 0, device=device)
+        probe = Probe.of_model(model, tokens.to(device), targets=tokens[:, :1].to(device))
+        found.append(torch.tensor(LossSurface(points=7, compiled=device == "cuda").surface(probe)))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model import Transformer
+from ..model.compiled import compile_parts
 from .base import Diagnostic, Measurement, Probe
 
 PERCENTILES = (50, 75, 95, 99)
@@ -61,7 +62,7 @@ class LossSurface(Diagnostic):
         together, batch = _sizes(probe, len(grid))
         model = _population(probe.model, probe.member, together)
         if self.compiled:
-            model.run_block = torch.compile(model.run_block, dynamic=False)
+            compile_parts(model)
         losses = [
             _losses(model, centre, directions, part, probe.tokens, probe.targets, batch)
             for part in _padded(grid, together)

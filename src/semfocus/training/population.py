@@ -9,32 +9,22 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import ParamSpec, TypeVar
 
 import torch
-import torch._dynamo
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..model import Transformer
-from ..model.block import Block, Settings
-from ..model.transformer import run_block, run_embedding, run_keys
+from ..model.compiled import compile_parts, compiled
 from ..patterns.base import View, chosen
-from ..randomness import Noise
 from ..registry import sources
 from .data import Split, batch_order, resident
 from .optimiser import FlatWeights, Optimiser, descend
 from .protocol import RunConfig
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 #: Largest tensor, in elements, that one evaluation batch may need.
 EVALUATION_ELEMENTS = {"cuda": 2**28, "cpu": 2**22}
 WARM_UP = 3
-#: Compiled versions of the block that one process may hold.
-VERSIONS = 1024
 
 
 @dataclass(frozen=True)
@@ -103,8 +93,7 @@ class Population:
                 tokens = config.length + pattern.global_tokens
                 q = torch.zeros(2, 1, tokens, config.model.width, device=self.device)
                 chosen(pattern, View(q, q, torch.ones(tokens, tokens, dtype=torch.bool, device=self.device)))
-        self.model.run_block = block_compiled_where_it_pays
-        self.model.run_embedding, self.model.run_keys = compiled(run_embedding), compiled(run_keys)
+        compile_parts(self.model)
         self.optimiser.descend = compiled(descend)
         self.tally = compiled(tally)
 
@@ -267,24 +256,6 @@ class Population:
         """Everything a step or an evaluation changes."""
         counters = [self.step_index, self.cursor, self.evaluated]
         return [*self.optimiser.state().values(), *counters, self.alive, self.running, self.sums]
-
-
-@cache
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """One version per shape, pattern and mode, shared by layers and populations."""
-    limits = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, VERSIONS)  # beyond it a call would silently not be compiled
-    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, VERSIONS)
-    # Without this, the order in which a compiled kernel sums is the fastest of several, timed anew by each process.
-    return torch.compile(function, dynamic=False, options={"deterministic": True})
-
-
-def block_compiled_where_it_pays(
-    block: Block, h: Tensor, visible: Tensor | None, scales: Tensor, noise: Noise, eps: float, settings: Settings
-) -> Tensor:
-    """Where kernels of our own serve all of a block, there is nothing to compile."""
-    run = run_block if settings.fused else compiled(run_block)
-    return run(block, h, visible, scales, noise, eps, settings)
 
 
 def tally(losses: Tensor, logits: Tensor, targets: Tensor, counted: Tensor, norms: Tensor) -> Tensor:
