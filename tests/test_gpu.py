@@ -133,4 +133,5 @@ def test_a_loss_surface_is_that_of_the_cpu(pattern):
         model = Transformer(run.model_config(), pattern, 0, device=device)
         probe = Probe.of_model(model, tokens.to(device), targets=tokens[:, :1].to(device))
         found.append(torch.tensor(LossSurface(points=7, compiled=device == "cuda").surface(probe)))
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    # Another rounding may choose another fifth key in one example of 150 at some point.
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
