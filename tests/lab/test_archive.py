@@ -220,3 +220,15 @@ def test_a_run_that_is_being_trained_is_left_to_its_trainer(store, tmp_path):
         assert unpack(tmp_path / "x.zip", tmp_path / "there").skipped == 1
         assert (there / "runs" / run / "metrics.jsonl").read_text() == ""
     assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 1
+
+
+def test_arms_of_two_archives_come_together(made_up, tmp_path):
+    """Two machines that each chose a follow-up of their own."""
+    for number, label in enumerate(("top-k(5)", "top-k(9)")):
+        there, _ = made_up({("even_pairs", "full"): [40], ("even_pairs", label): [10]})
+        pack(there.path, tmp_path / f"{number}.zip")
+        unpack(tmp_path / f"{number}.zip", tmp_path / "both")
+    both = type(there)(tmp_path / "both", "convergence")
+    manifest = both.manifest("quick")
+    assert [arm.label for arm in manifest.arms] == ["full", "top-k(5)", "top-k(9)"]
+    assert Results(both, manifest).statuses() == {"finished": 3}

@@ -5,6 +5,7 @@ from test_store import QUIET, smoke
 from semfocus.lab.execute import ask, execute, on_this_machine
 from semfocus.report.page import build
 from semfocus.studies.convergence import Convergence
+from semfocus.studies.loss_surface import LossSurface
 
 
 class Neighbour(Convergence):
@@ -50,3 +51,17 @@ def test_one_study_s_measurements_stay_its_own(tmp_path):
 
     measure_runs([run for _, run in results.every_run()], "here", lambda run: {"x": 1}, lambda text: None)
     assert not any((run.directory.path / "measured.json").exists() for _, run in first.every_run())
+
+
+def test_who_measures_models_takes_none_without_weights(tmp_path):
+    """Runs that were restored from stored results have none."""
+    study = LossSurface()
+    question = ask(study, "smoke", None, [])
+    first = execute(study, question, tmp_path, on_this_machine("cpu", 1, QUIET), lambda text: None)
+    for _, run in first.every_run():
+        (run.directory.path / "weights.safetensors").unlink()
+    first.store.path.rename(tmp_path / "restored")
+    said = []
+    again = execute(study, question, tmp_path, on_this_machine("cpu", 1, QUIET), said.append)
+    assert said == []
+    assert all(run.directory.has_weights() for _, run in again.every_run())

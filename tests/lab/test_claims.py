@@ -2,7 +2,7 @@
 
 import pytest
 
-from semfocus.lab.claims import AsAccurate, Contrast, Faster, Learns, NoConsistentBenefit, against
+from semfocus.lab.claims import AsAccurate, Below, Case, Contrast, Faster, Learns, NoConsistentBenefit, against
 from semfocus.lab.results import Results
 
 SLOW, FAST = [40, 50, 60, 44, 48, 70, 66, 52], [10, 12, 11, 14, 9, 13, 10, 12]
@@ -159,3 +159,48 @@ def test_too_few_seeds_for_so_many_accuracies_are_undecided(made_up):
     assert judge(one, found).verdict == "refuted"
     many = AsAccurate("x", "as good", against([PANEL], "full", ["top-k(5)"] * 5))
     assert judge(many, found).verdict == "undecided"  # no interval at a fifth of the level
+
+
+def test_what_has_not_run_yet_is_corrected_for(made_up):
+    """Or a verdict could fall because the study goes on."""
+    close = [30, 35, 40, 45, 30, 45, 40, 35]  # faster in seven of eight seeds
+    found = results(made_up, {"full": SLOW, "top-k(5)": close})
+    alone = judge(faster("top-k(5)"), found)
+    assert alone.verdict == "confirmed"
+    claim = Faster("x", "b is faster", against([PANEL, "not", "yet", "run"], "full", ["top-k(5)"]))
+    (line, *rest) = judge(claim, found).lines
+    assert {other.outcome for other in rest} == {"missing"}
+    assert line.outcome == "undecided"
+    assert line.adjusted_p == pytest.approx(4 * alone.lines[0].adjusted_p)
+    assert line.together == 4
+    cases = tuple(
+        Case(panel, "x", lambda _, n=n: dict(enumerate(n))) for panel, n in ((PANEL, [-1.0] * 6), ("new", []))
+    )
+    lines = judge(Below("y", "below 0", cases, 0.0), found).lines
+    assert [one.outcome for one in lines] == ["undecided", "missing"]  # 2 / 2^6, twice
+
+
+def test_a_verdict_rests_on_what_censoring_leaves(made_up):
+    """Both sides censored: whatever p says, nobody knows by how much either was late."""
+    both = results(made_up, {"full": [80, 81, 82, 83, 84, 85, 86, 87, 88, None], "top-k(5)": [None] + [5] * 9})
+    judged = judge(faster("top-k(5)"), both)
+    assert judged.lines[0].shown == "not interpretable (both sides censored)"
+    assert judged.lines[0].adjusted_p <= 0.05
+    assert judged.verdict == "undecided"
+    late = results(made_up, {"full": [80, 81, 82, 83, 84, 85, 86, 87, 88, 60], "top-k(5)": [5] * 9 + [None]})
+    judged = judge(faster("top-k(5)"), late)
+    assert judged.lines[0].shown.startswith("at most")
+    assert judged.verdict == "undecided"
+
+
+def test_accuracies_are_shown_with_the_interval_of_one_and_judged_by_that_of_all(made_up):
+    heldout = {"full": [0.9] * 10, "top-k(5)": [0.9 + 0.002 * i for i in range(-5, 5)], "top-k(9)": [0.9] * 10}
+    times = {label: [10] * 10 for label in heldout}
+    found = results(made_up, times, heldout=heldout)
+    one, two = (
+        AsAccurate("x", "as good", against([PANEL], "full", bs)) for bs in (["top-k(5)"], ["top-k(5)", "top-k(9)"])
+    )
+    alone, together = (judge(claim, found).lines[0] for claim in (one, two))
+    assert alone.shown == together.shown
+    assert "judged by" not in alone.note
+    assert "holds in all 2 comparisons together" in together.note

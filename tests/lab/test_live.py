@@ -29,3 +29,6 @@ def test_metrics_are_mirrored_as_they_grow(made_up, capsys):
     assert curve[50][1] == pytest.approx(0.96)
     assert main(["live", str(store.path), "--once"]) == 0
     assert "2 runs mirrored" in capsys.readouterr().out
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train_accuracy")] == list(range(101))  # not twice

@@ -51,7 +51,7 @@ def test_settings_are_not_chosen_by_half_a_grid(tmp_path):
     for config in manifest.configs():
         if config.seed in (0, 1):  # as if the chosen ones had been interrupted
             shutil.rmtree(store.path / "runs" / config.hash)
-    assert main([*study, "--only", full, *small]) == 0
+    assert main([*study, "--only", "even_pairs", *small]) == 0  # the panel of what was chosen
     results = Results(store, store.manifest(name))
     assert all(run.summary is not None for run in results.arm("even_pairs", "full").runs)
     assert main([*study, "--only", top, *small]) == 0
@@ -68,3 +68,20 @@ def test_what_no_arm_has_is_one_sentence(name, near, capsys, tmp_path):
     assert repr(name) in error
     assert near in error
     assert "Traceback" not in error
+
+
+def test_a_part_also_measures_what_an_earlier_one_left(tmp_path, monkeypatch):
+    """Or a study would be called complete although half of its models were never measured."""
+    from semfocus.studies import loss_surface
+
+    study = ["run", "loss_surface", "--size", "smoke", "--device", "cpu", "--no-clock", "--out", str(tmp_path)]
+    small = ["train.epochs=1", "data.train=50", "data.heldout=50"]
+    with monkeypatch.context() as patch:
+        patch.setattr(loss_surface, "measure_runs", lambda *given: None)  # as if it had been killed
+        assert main([*study, "--only", "even_pairs, relu:full", *small]) == 0
+    assert main([*study, "--only", "even_pairs, relu:top-k(5)", "--only", "even_pairs, relu:banded(5)", *small]) == 0
+    store = Store(tmp_path, "loss_surface")
+    (name,) = store.names()
+    results = Results(store, store.manifest(name))
+    assert results.manifest.complete
+    assert all("loss_surface" in run.measured for _, run in results.every_run())

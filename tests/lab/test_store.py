@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import semfocus
 from semfocus.cli import main
 from semfocus.lab.cost import Clock, clock_key
-from semfocus.lab.execute import ask, execute, on_this_machine, plan
+from semfocus.lab.execute import ask, complete, execute, on_this_machine, plan
 from semfocus.lab.results import Results
 from semfocus.lab.store import Manifest, Question, Store, safe, stores
 from semfocus.studies.convergence import Convergence
@@ -271,3 +272,20 @@ def test_an_archive_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr("semfocus.lab.archive.zipfile.ZipFile", closed)
     assert main(["unpack", str(tmp_path / "x.zip"), str(tmp_path / "lab")]) == 2
     assert capsys.readouterr().err == f"semfocus: {tmp_path / 'x.zip'}: Permission denied\n"
+
+
+def test_arms_that_two_processes_add_are_both_kept(made_up):
+    """Each has read the manifest before the other wrote."""
+    store, whole = made_up({("even_pairs", label): [10] for label in ("full", "top-k(5)", "top-k(9)")})
+    plan, (one, two) = replace(whole, arms=whole.arms[:1]), whole.arms[1:]
+    store.manifest_path("quick").unlink()
+    first, second = store.write(plan), store.write(plan)
+    assert store.write(first, [one]).arms == whole.arms[:2]
+    assert store.write(second, [two]).arms == whole.arms
+    complete(Results(store, plan))  # whoever ends last knows of one arm only
+    assert store.manifest("quick") == replace(whole, complete=True)
+    store.run(two.with_seed(0).hash).path.joinpath("summary.json").unlink()
+    complete(Results(store, plan))
+    assert not store.manifest("quick").complete
+    other = replace(whole, arms=whole.arms[1:])  # another plan
+    assert store.write(other).arms == other.arms

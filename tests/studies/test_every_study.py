@@ -125,6 +125,8 @@ def test_what_costs_most_gets_a_smaller_grid(name):
     assert 0 < len(dear) < len(others) / 3
     assert sum(len(manifest.seeds_of(arm)) for arm in dear) <= 12
     known = {(arm.panel, arm.label) for arm in manifest.arms}
+    # Settings are chosen later, but it is known for which tasks and patterns.
+    known |= {(arm.config.task.name, label_of(arm.config.pattern)) for arm in manifest.arms if name == "fair"}
     for claim in study.claims(Results(Store(Path("nowhere"), name), manifest)):
         assert {(one.panel, label) for one in claim.contrasts for label in (one.a, one.b)} <= known
 
@@ -221,3 +223,12 @@ def test_a_user_s_pattern_task_and_study_join(tmp_path, capsys):
     text = page.read_text()
     assert "last-few" in text
     assert "first_token" in text
+
+
+def test_what_diverged_has_no_dispersion_after_training(tmp_path):
+    study = studies.get("dispersion")
+    asked = ask(study, "smoke", None, ["optimiser.learning_rate=1e9"])
+    results = execute(study, asked, tmp_path, on_this_machine("cpu", 1, Progress(None)), lambda _: None)
+    assert {run.status for _, run in results.every_run()} == {"diverged"}
+    lines = [line for claim in study.claims(results) for line in claim.judge(results).lines]
+    assert {line.shown for line in lines} == {"-"}

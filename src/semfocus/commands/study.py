@@ -34,8 +34,9 @@ def run_study(options: argparse.Namespace) -> int:
     if _followed(options):
         return 0
     from .. import studies
-    from ..lab.execute import ask, plan
+    from ..lab.execute import ask, plan, with_what_was_recorded
     from ..lab.part import Part
+    from ..lab.store import Store
 
     with one_sentence():
         try:
@@ -44,7 +45,7 @@ def run_study(options: argparse.Namespace) -> int:
                 question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
                 manifest = plan(study, question)
                 part = Part(tuple(options.only), options.first_seeds)
-                part.check(manifest)
+                part.check(with_what_was_recorded(Store(options.out, study.name), manifest))
         except ValueError as error:  # an unknown study, size or field
             raise UserError(str(error)) from None
         options.again = _again(options.out / study.name, options.plugin)
@@ -135,10 +136,9 @@ def _one(
         stopping.at_once = True  # what is measured is kept model by model
         if device == "cpu":  # small models: a second thread costs more than it brings, unless asked for
             torch.set_num_threads(options.threads or 1)
-        trained = Results(results.store, part.of(results.manifest))
-        study.measure(trained, device, say)
+        study.measure(results, device, say)  # of earlier parts too, if that was interrupted
         if not options.no_clock:
-            time_steps(trained, device, say)
+            time_steps(Results(results.store, part.of(results.manifest)), device, say)
     page = build(study, results)
     complete(results)
     _verdicts(study, results, console)

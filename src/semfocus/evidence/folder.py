@@ -11,7 +11,7 @@ from typing import Any
 from ..lab.archive import RUN_NAME
 from ..lab.configs import config_of
 from ..lab.results import Results
-from ..lab.store import Manifest, Store, safe
+from ..lab.store import Manifest, Store, merged_manifest, safe
 from ..training.files import StorageError, explained, write_json
 from ..training.locks import in_training, locked
 from ..training.strict import ConfigError
@@ -249,20 +249,3 @@ def _found(results: Results) -> dict[str, Record]:
             known = records.get(record.run)  # a run may belong to two arms
             records[record.run] = merged(known, record) if known else record
     return records
-
-
-def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The newer manifest, with the arms that only the older one has; an arm of both has the runs of both."""
-    before = {(arm["panel"], arm["label"]): arm for arm in old["arms"]}
-    arms = []
-    for arm in new["arms"]:
-        known = before.pop((arm["panel"], arm["label"]), None)
-        same = known is not None and known["config"] == arm["config"]
-        arms.append({**arm, "runs": {**known["runs"], **arm["runs"]}} if known is not None and same else dict(arm))
-    complete = bool(new.get("complete")) or (bool(old.get("complete")) and not before and len(arms) == len(old["arms"]))
-    return {
-        **new,
-        "created": min(str(old["created"]), str(new["created"])),
-        "complete": complete and not before,
-        "arms": [*arms, *before.values()],
-    }

@@ -114,7 +114,7 @@ def markdown(results: Results, found: list[Race], where: str) -> str:
             shown(race.mean),
             shown(race.clock),
             race.seeds,
-            f"`{check_command(where, race.b.runs[0].directory.run)}`",
+            f"`{check_command(where, race.b.over[0].directory.run)}`" if race.b.over else "-",
         )
         for race in found
     ]

@@ -19,16 +19,15 @@ from pathlib import Path
 
 from ..training.files import StorageError, explained, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
-from ..training.run_directory import SNAPSHOT
+from ..training.run_directory import SNAPSHOT, WEIGHTS
 from .results import MEASURED
-from .store import Store, stores
+from .store import Manifest, Store, merged_manifest, stores
 
 LARGEST = 15_000_000
 #: A file of a store that claims to be larger than this is refused.
 LARGEST_FILE = 500_000_000
 #: More bytes than a zip file spends on an entry beside its name (twice) and content.
 OVERHEAD = 200
-WEIGHTS = "weights.safetensors"
 PACKED = "packed.json"
 RUN_FILES = ("config.json", "environment.json", "metrics.jsonl", "probe.jsonl", "summary.json", MEASURED, WEIGHTS)
 RUN_NAME = re.compile(r"[0-9a-f]{16}")
@@ -206,7 +205,9 @@ def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path) -> tuple[
     for (study, run), items in runs.items():
         added += _add_run(archive, items, directory / study, run)
     for item in rest:
-        _add_table(directory / item.filename, archive.read(item))
+        target = directory / item.filename
+        with locked(directory / Path(item.filename).parts[0]):
+            _add_table(target, archive.read(item))
     return added, len(runs) - added
 
 
@@ -235,20 +236,19 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
 
 
 def _add_table(target: Path, data: bytes) -> None:
-    """A manifest or the clock: new ones are written, a manifest that has all arms of ours and more replaces it."""
+    """A manifest or the clock: new ones are written; to those that are there, what they lack is added."""
     if not target.exists():
         write_atomic(target, data)
         return
     try:
         ours, theirs = json.loads(target.read_bytes()), json.loads(data)
         if target.name == "clock.json":
-            merged = {
-                device: {**theirs.get(device, {}), **ours.get(device, {})} for device in theirs.keys() | ours.keys()
-            }
-            write_json(target, merged)
-            return
-        mine, more = ({(arm["panel"], arm["label"]) for arm in table["arms"]} for table in (ours, theirs))
+            devices = theirs.keys() | ours.keys()
+            merged = {device: {**theirs.get(device, {}), **ours.get(device, {})} for device in devices}
+        else:
+            merged = merged_manifest(theirs, ours)
+            Manifest.from_dict(merged)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # not what it should be: ours stays
-    if mine < more or (mine == more and theirs.get("complete") and not ours.get("complete")):
-        write_atomic(target, data)
+    if merged != ours:
+        write_json(target, merged)

@@ -13,9 +13,10 @@ from .configs import Config
 from .store import Store
 
 
-def borrow(store: Store, configs: Sequence[Config], say: Callable[[str], None]) -> int:
+def borrow(store: Store, configs: Sequence[Config], say: Callable[[str], None], weights: bool = False) -> int:
     """Brings finished runs of neighbouring studies into this one's folder; returns how many.
 
+    ``weights``: only those that still have them, for a study that measures trained models.
     Files are linked where the file system can, else copied: nothing changes a finished run's files in place.
     """
     neighbours = [path for path in sorted(store.path.parent.glob("*/runs")) if path.parent != store.path]
@@ -25,7 +26,7 @@ def borrow(store: Store, configs: Sequence[Config], say: Callable[[str], None]) 
         if own.path.exists():
             continue
         theirs = (RunDirectory(path.parent, config.hash) for path in neighbours)
-        found = next((run for run in theirs if run.is_finished()), None)
+        found = next((run for run in theirs if run.is_finished() and (run.has_weights() or not weights)), None)
         if found is not None:
             taken += _bring(found.path, own.path)
     if taken:

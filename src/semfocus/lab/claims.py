@@ -36,6 +36,7 @@ class Line:
     note: str = ""  # censoring, adjusted p
     comparison: Comparison | None = None
     adjusted_p: float | None = None
+    together: int = 1  # how many comparisons the correction is over
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,26 @@ def warning(line: Line) -> str | None:
 
 
 def compared(results: Results, contrasts: Sequence[Contrast]) -> list[Line]:
-    """Every contrast tested, with Holm's correction over all of them together. What is impossible is not tested."""
+    """Every contrast tested, with Holm's correction over all of them together. What is impossible is not tested.
+
+    Those that have not run yet are counted too: a verdict must not fall when the study goes on.
+    """
     lines = [_one(results, contrast) for contrast in contrasts]
     tested = [(i, c) for i, line in enumerate(lines) if (c := line.comparison) and line.outcome != "impossible"]
-    for (i, c), p in zip(tested, holm([c.p_two_sided for _, c in tested]), strict=True):
-        lines[i] = replace(lines[i], outcome=verdict(c, p), note=_note(c, p), adjusted_p=p)
+    waiting = sum(line.outcome == "missing" for line in lines)
+    for (i, c), p in zip(tested, holm_with([c.p_two_sided for _, c in tested], waiting), strict=True):
+        together = len(tested) + waiting
+        lines[i] = replace(lines[i], outcome=verdict(c, p), note=_note(c, p), adjusted_p=p, together=together)
     return lines
+
+
+def holm_with(p_values: Sequence[float], waiting: int) -> list[float]:
+    """Holm's correction where so many more comparisons are to come.
+
+    >>> holm_with([0.01, 0.5], 3)
+    [0.05, 1.0]
+    """
+    return holm([*p_values, *[1.0] * waiting])[: len(p_values)]
 
 
 def _one(results: Results, contrast: Contrast) -> Line:
@@ -117,14 +132,16 @@ def _one(results: Results, contrast: Contrast) -> Line:
         for name in (contrast.a, contrast.b)
     ]
     a, b = (None if arm is None else arm.times(contrast.split) for arm in pair)
-    if a is None or b is None or not set(a.times) & set(b.times):
-        return Line(contrast.panel, subject, "-", "missing", "its runs are not over")
-    comparison = compare(a, b)
+    over = a is not None and b is not None and bool(set(a.times) & set(b.times))
+    comparison = compare(a, b) if a is not None and b is not None and over else None
+    shown = "-" if comparison is None else comparison.shown()
     unable = [arm.label for arm in pair if arm is not None and reach(arm.config).impossible]
     if unable:  # whichever of the two: what cannot be learnt at all is not slow
         note = f"{' and '.join(unable)} cannot bring together the tokens that decide the label"
-        return Line(contrast.panel, subject, comparison.shown(), "impossible", note, comparison)
-    return Line(contrast.panel, subject, comparison.shown(), "undecided", "", comparison)
+        return Line(contrast.panel, subject, shown, "impossible", note, comparison)
+    if comparison is None:
+        return Line(contrast.panel, subject, shown, "missing", "its runs are not over")
+    return Line(contrast.panel, subject, shown, "undecided", "", comparison)
 
 
 def _note(c: Comparison, p: float) -> str:
@@ -213,18 +230,21 @@ class AsAccurate(Claim):
                 return Line(contrast.panel, subject, "-", "undecided", "no seed is left that did not diverge")
             return Line(contrast.panel, subject, "-", "missing", "its runs are not over")
         test = SignFlip.of([b[seed] - a[seed] for seed in seeds])
-        # Several contrasts: each interval is widened (Bonferroni), so that all of them hold together.
+        shown, alone = f"{100 * test.estimate:+.1f} points", test.interval()
+        # Several contrasts: each is judged by a wider interval (Bonferroni), so that all of them hold together.
         limits = test.interval(ALPHA / len(self.contrasts))
-        shown = f"{100 * test.estimate:+.1f} points"
+        if alone is not None and len(seeds) >= FEWEST_SEEDS:
+            shown += f" ({_points(alone)})"
         if limits is None or len(seeds) < FEWEST_SEEDS:
-            return Line(contrast.panel, subject, shown, "undecided", f"{len(seeds)} seeds give no interval")
+            return Line(contrast.panel, subject, shown, "undecided", f"{len(seeds)} seeds cannot decide")
         low, high = limits
-        shown += f" ({100 * low:+.1f} to {100 * high:+.1f})"
         outcome: Outcome = "confirmed" if low >= -MARGIN else "refuted" if high < 0 else "undecided"
         broken = results.arm(contrast.panel, contrast.b).statuses()["diverged"]
         if broken and outcome == "confirmed":  # they have no accuracy to compare, and are no success
             outcome = "undecided"
         means = f"means {_percent(a, seeds)} and {_percent(b, seeds)}, {len(seeds)} seeds"
+        if len(self.contrasts) > 1:
+            means += f"; judged by {_points(limits)}, which holds in all {len(self.contrasts)} comparisons together"
         if broken:
             means += f"; {broken} seeds of {contrast.b} diverged and are not among them"
         return Line(contrast.panel, subject, shown, outcome, means)
@@ -302,7 +322,12 @@ class Below(Claim):
         lines = [self._line(case, values, over) for case, values in found]
         tested = [i for i, (_, values) in enumerate(found) if len(values) >= FEWEST_SEEDS]
         tests = [SignFlip.of(list(found[i][1].values())) for i in tested]
-        for i, test, p in zip(tested, tests, holm([t.two_sided(self.limit) for t in tests]), strict=True):
+        waiting = sum(
+            line.outcome == "missing" or 0 < len(values) < FEWEST_SEEDS
+            for line, (_, values) in zip(lines, found, strict=True)
+        )
+        adjusted = holm_with([test.two_sided(self.limit) for test in tests], waiting)
+        for i, test, p in zip(tested, tests, adjusted, strict=True):
             limits = test.interval()
             assert limits is not None
             certain = p <= ALPHA and not limits[0] <= self.limit <= limits[1]
@@ -316,7 +341,7 @@ class Below(Claim):
         if not values and over and case.otherwise:
             return Line(case.panel, case.subject, "-", "undecided", case.otherwise)
         if not values:
-            return Line(case.panel, case.subject, "-", "missing", "its runs are not over")
+            return Line(case.panel, case.subject, "-", "missing", "not measured" if over else "its runs are not over")
         test = SignFlip.of(list(values.values()))
         shown, limits = self._shown(test.estimate), test.interval()
         if limits is not None:
@@ -325,6 +350,10 @@ class Below(Claim):
 
     def _shown(self, value: float) -> str:
         return f"{math.exp(value) if self.scale == 'ratio' else value:.3g}"
+
+
+def _points(limits: tuple[float, float]) -> str:
+    return f"{100 * limits[0]:+.1f} to {100 * limits[1]:+.1f}"
 
 
 def _percent(values: dict[int, float], seeds: Sequence[int]) -> str:

@@ -71,11 +71,12 @@ def execute(
     if resumed:
         manifest = replace(resumed, recorded={})
     else:
-        manifest = _with_what_was_recorded(store, planned or plan(study, question))
+        manifest = with_what_was_recorded(store, planned or plan(study, question))
     _refuse_empty(manifest)
-    store.write(manifest)
+    manifest = store.write(manifest)
     now = part.of(manifest)
-    _train(store, now, train, say)
+    weights = type(study).measure is not Study.measure
+    _train(store, now, train, say, weights)
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
     follow_ups = listed(study, "follow_up", follow_ups, Arm)
@@ -85,14 +86,13 @@ def execute(
     more = [arm for arm in found if (arm.panel, arm.label) not in known]
     if more:
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
-        manifest = replace(manifest, arms=(*manifest.arms, *more), complete=False)
-        check_arms(study, manifest.arms)
-        store.write(manifest)
+        check_arms(study, (*manifest.arms, *more))
+        manifest = store.write(manifest, more)
     # What was chosen before stays chosen, and may have been interrupted.
     chosen = tuple(known.get((arm.panel, arm.label), arm) for arm in found)
     rest = replace(part, only=()).of(replace(manifest, arms=chosen))
     if any(run.summary is None for _, run in Results(store, rest).every_run()):
-        _train(store, rest, train, say)
+        _train(store, rest, train, say, weights)
     return Results(store, manifest)
 
 
@@ -102,12 +102,12 @@ def _panels_that_are_over(results: Results, panels: set[str]) -> Manifest:
     return replace(results.manifest, arms=tuple(arm for arm in results.manifest.arms if arm.panel in over))
 
 
-def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str], None]) -> None:
-    borrow(store, manifest.configs(), say)
+def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str], None], weights: bool) -> None:
+    borrow(store, manifest.configs(), say, weights)
     train(store, manifest.configs())
 
 
-def _with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
+def with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
     """A question that was asked before keeps its date, and the follow-up arms that were found then."""
     try:
         old = store.manifest(manifest.question.name) if manifest.question.name in store.names() else None
@@ -121,9 +121,12 @@ def _with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
 
 def complete(results: Results) -> None:
     """Marks a question if its runs are all there, and with them follow-ups and measurements."""
-    if any(run.summary is None for _, run in results.every_run()):
-        return
-    results.store.write(replace(results.manifest, recorded={}, complete=True))
+    store = results.store
+
+    def over(manifest: Manifest) -> bool:
+        return all(run.summary is not None for _, run in Results(store, manifest).every_run())
+
+    store.write(replace(results.manifest, recorded={}), complete=over)
 
 
 def _refuse_empty(manifest: Manifest) -> None:

@@ -6,6 +6,7 @@ A reader only: training knows nothing of it, and it can be started, stopped and 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,9 @@ class Mirror:
         if not rows:
             return 0
         if run not in self.writers:
-            self.writers[run] = self.make(log_dir=str(store / FOLDER / _title(run)))
+            folder = store / FOLDER / _title(run)
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier call: every point would be there twice
+            self.writers[run] = self.make(log_dir=str(folder))
         for row in rows:
             for column in COLUMNS:
                 if row.get(column) is not None:

@@ -51,7 +51,7 @@ def log_ratios(a: ArmResult, b: ArmResult, x: str, column: str = "heldout_loss")
 
 def lowest(arm: ArmResult, column: str = "heldout_loss") -> dict[int, float]:
     """The lowest value of each seed that did not break."""
-    sound = [run for run in arm.over if run.status == "finished"]
+    sound = arm.finished
     known = {run.seed: [row[column] for row in run.rows if row.get(column) is not None] for run in sound}
     return {seed: min(values) for seed, values in known.items() if values}
 

@@ -136,6 +136,11 @@ class ArmResult:
         """The runs that have ended, well or not. Only these enter a comparison."""
         return tuple(run for run in self.runs if run.summary is not None)
 
+    @property
+    def finished(self) -> tuple[Run, ...]:
+        """The runs that have ended well."""
+        return tuple(run for run in self.runs if run.status == "finished")
+
     def statuses(self) -> Counter[Status]:
         return Counter(run.status for run in self.runs)
 

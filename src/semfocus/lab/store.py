@@ -15,13 +15,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..training.files import StorageError, explained, names_in, write_json
+from ..training.locks import locked
 from ..training.run_directory import RunDirectory
 from ..training.strict import ConfigError
 from .configs import Config, config_of
@@ -132,6 +133,10 @@ class Manifest:
         return Manifest(question, tuple(arms), data["created"], bool(data.get("complete")), recorded)
 
 
+def _no(manifest: Manifest) -> bool:
+    return False
+
+
 class Store:
     """One study's folder."""
 
@@ -147,8 +152,29 @@ class Store:
     def page_path(self, name: str) -> Path:
         return self.path / "pages" / f"{safe(name)}.html"
 
-    def write(self, manifest: Manifest) -> None:
-        write_json(self.manifest_path(manifest.question.name), manifest.to_dict())
+    def write(
+        self, manifest: Manifest, more: Sequence[Arm] = (), complete: Callable[[Manifest], bool] = _no
+    ) -> Manifest:
+        """Writes a manifest with ``more`` arms, and those that other processes have added since it was read.
+
+        ``complete`` is asked of what is written.
+        """
+        with locked(self.path):
+            arms = [*self._with_news(manifest)]
+            known = {(arm.panel, arm.label) for arm in arms}
+            arms += [arm for arm in more if (arm.panel, arm.label) not in known]
+            written = replace(manifest, arms=tuple(arms))
+            written = replace(written, complete=complete(written))
+            write_json(self.manifest_path(manifest.question.name), written.to_dict())
+        return written
+
+    def _with_news(self, manifest: Manifest) -> tuple[Arm, ...]:
+        """Arms are only ever added at the end; a manifest that begins otherwise is of another plan, and replaced."""
+        try:
+            there = self.manifest(manifest.question.name).arms
+        except StorageError:  # none yet, or damaged
+            return manifest.arms
+        return there if there[: len(manifest.arms)] == manifest.arms else manifest.arms
 
     def names(self) -> list[str]:
         """Of all manifests."""
@@ -165,6 +191,23 @@ class Store:
             raise StorageError(f"{path}: {error}{_plugins_in(path)}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StorageError(f"{path} is damaged ({type(error).__name__}: {error}); run the study again") from None
+
+
+def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The newer manifest, with the arms that only the older one has; an arm of both has the runs of both."""
+    before = {(arm["panel"], arm["label"]): arm for arm in old["arms"]}
+    arms = []
+    for arm in new["arms"]:
+        known = before.pop((arm["panel"], arm["label"]), None)
+        same = known is not None and known["config"] == arm["config"]
+        arms.append({**arm, "runs": {**known["runs"], **arm["runs"]}} if known is not None and same else dict(arm))
+    complete = bool(new.get("complete")) or (bool(old.get("complete")) and not before and len(arms) == len(old["arms"]))
+    return {
+        **new,
+        "created": min(str(old["created"]), str(new["created"])),
+        "complete": complete and not before,
+        "arms": [*arms, *before.values()],
+    }
 
 
 def _plugins_in(path: Path) -> str:

@@ -54,6 +54,8 @@ def line_figure(
                 gid=key,
             )
             rows += [(label, x, None if np.isnan(m) else float(m)) for x, m in zip(places, middle, strict=True)]
+        if not drawn:
+            return None
         axes.set_title(shortened(title, 60))
         axes.set_xlabel(x_label, loc="right", labelpad=0)
         if log_x:
@@ -63,7 +65,5 @@ def line_figure(
             axes.set_yscale("log")
             plain_log(axes.yaxis)
         svg = as_svg(canvas)
-    if not drawn:
-        return None
     legend = tuple(entry for entry in legend_of(arms, styles) if entry.label in drawn)
     return Figure(name, "", svg, ("arm", x_label, "median"), rows, legend)

@@ -24,10 +24,12 @@ is the sign-flip (paired permutation) test on log min(T, E), exact up to {exact}
 geometric means, its interval all ratios that the test does not reject at {alpha}. With n seeds the smallest p is
 2 / 2^n, so fewer than {fewest} seeds decide nothing.
 
-A claim that consists of several comparisons is corrected for their number (Holm). "Confirmed" and "refuted" need an
-adjusted p of at most {alpha} and an interval on one side of 1. "No difference" needs the interval inside {low} to
-{high} and no censoring. All else is "undecided". The rules were fixed in code before the runs;
-that about the first evaluation came later, and can only make a verdict weaker."""
+A claim that consists of several comparisons is corrected for their number (Holm), those included that have not run
+yet. "Confirmed" and "refuted" need an adjusted p of at most {alpha} and, of what censoring leaves of the interval,
+nothing on the other side of 1. "No difference" needs the interval inside {low} to {high} and no censoring. All else is
+"undecided". Accuracies are judged by intervals that hold in all comparisons of a claim together. The rules were fixed
+in code before the runs; those about the first evaluation, about comparisons that have not run and about what censoring
+leaves came later, and can only make a verdict weaker."""
 
 
 def runs(results: Results) -> Section:

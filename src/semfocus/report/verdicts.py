@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
-from ..lab.claims import Judged, Line, NoConsistentBenefit
+from ..lab.claims import Judged
 from ..lab.stats import Verdict, seeds_needed
 
 #: A sign beside the word: neither colour nor sign is needed to read a verdict.
@@ -52,18 +51,12 @@ class Card:
         if self.verdict != "undecided" or not tested:
             return ""
         have = min(len(line.comparison.seeds) for line in tested if line.comparison is not None)
-        count = self._corrected_together(tested)
+        count = max(line.together for line in tested)
         need = seeds_needed(count)
         if have >= need:
             return ""
         together = "a comparison" if count == 1 else f"{count} comparisons together"
         return f"{have} seeds cannot decide {together}: at least {need} are needed."
-
-    def _corrected_together(self, tested: list[Line]) -> int:
-        """How many comparisons Holm's correction is over."""
-        if isinstance(self.judged.claim, NoConsistentBenefit):  # one correction per pattern
-            return max(Counter(line.comparison.b.name for line in tested if line.comparison is not None).values())
-        return len(tested)
 
 
 def tone(outcome: str) -> str:

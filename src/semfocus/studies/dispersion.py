@@ -119,11 +119,11 @@ def _at(run: Run, epoch: int, name: str, quantile: int) -> float | None:
 
 
 def _paired(results: Results, panel: str, a: str, b: str) -> list[tuple[Run, Run]]:
-    """The runs of two arms with equal seeds, both over."""
+    """The runs of two arms with equal seeds, both finished: the numbers of a run that diverged mean nothing."""
     if not (results.has(panel, a) and results.has(panel, b)):
         return []
-    first = {run.seed: run for run in results.arm(panel, a).over}
-    return [(first[run.seed], run) for run in results.arm(panel, b).over if run.seed in first]
+    first = {run.seed: run for run in results.arm(panel, a).finished}
+    return [(first[run.seed], run) for run in results.arm(panel, b).finished if run.seed in first]
 
 
 def _ratio_cases(panels: list[str], quantiles: list[int], a: str, b: str) -> tuple[Case, ...]:
@@ -177,7 +177,7 @@ def _comparison_cases(panels: list[str], name: str, left: Left) -> tuple[Case, .
 
 
 def _median(arm: ArmResult, epoch: int, name: str, quantile: int) -> float | None:
-    known = [v for run in arm.over if (v := _at(run, epoch, name, quantile)) is not None]
+    known = [v for run in arm.finished if (v := _at(run, epoch, name, quantile)) is not None]
     return float(np.median(known)) if known else None
 
 

@@ -262,14 +262,14 @@ def _interventions(results: Results) -> Section:
 
 
 def _middle(a: ArmResult, epoch: int) -> float | None:
-    known = [v for run in a.over if (v := run.diagnostic(epoch, "dispersion", "q75")) is not None]
+    known = [v for run in a.finished if (v := run.diagnostic(epoch, "dispersion", "q75")) is not None]
     return float(np.median(known)) if known else None
 
 
 def _matched(a: ArmResult) -> float | None:
     """At the first diagnosed epoch with that training accuracy."""
     known = []
-    for run in a.over:
+    for run in a.finished:
         row = next((r for r in run.rows if "diagnostics" in r and (r["train_accuracy"] or 0) >= MATCHED), None)
         if row is not None and row["diagnostics"]["dispersion"].get("q75") is not None:
             known.append(row["diagnostics"]["dispersion"]["q75"])

@@ -21,6 +21,7 @@ from .convergence import summarise
 from .files import StorageError, append_lines, explained, finite, keep_lines, read_lines, write_atomic, write_json
 from .protocol import RunConfig
 
+WEIGHTS = "weights.safetensors"
 SNAPSHOTS = "snapshots"
 #: The name of a snapshot inside its run's folder. Digits are written once only: no two names for one epoch.
 SNAPSHOT = re.compile(rf"{SNAPSHOTS}/epoch-(0|[1-9][0-9]{{0,8}})\.safetensors")
@@ -51,6 +52,9 @@ class RunDirectory:
 
     def is_finished(self) -> bool:
         return (self.path / "summary.json").exists()
+
+    def has_weights(self) -> bool:
+        return (self.path / WEIGHTS).exists()
 
     def summary(self) -> dict[str, Any]:
         path = self.path / "summary.json"
@@ -84,7 +88,7 @@ class RunDirectory:
 
     def write_weights(self, weights: dict[str, Tensor]) -> None:
         """The trained weights."""
-        self._write("weights.safetensors", weights)
+        self._write(WEIGHTS, weights)
 
     def keep_weights(self, epoch: int, weights: dict[str, Tensor]) -> None:
         """A snapshot of the weights after so many epochs. One that is there already is replaced as a whole."""

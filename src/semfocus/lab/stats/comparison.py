@@ -175,16 +175,17 @@ def seeds_needed(comparisons: int) -> int:
 def verdict(comparison: Comparison, adjusted_p: float | None = None) -> Verdict:
     """What the comparison says of the claim "b is faster"; ``adjusted_p`` is its two-sided p after Holm.
 
-    "confirmed" and "refuted": the interval lies wholly above or below 1, and the adjusted p is at most ALPHA. A certain
-    difference counts as one however small. "no difference": the interval lies inside ``EQUIVALENT`` and nothing is
-    censored, since two patterns that never converge are not thereby equal. All else is "undecided".
+    "confirmed" and "refuted": what censoring leaves of the interval lies wholly above or below 1, and the adjusted p is
+    at most ALPHA. A certain difference counts as one however small. "no difference": the interval lies inside
+    ``EQUIVALENT`` and nothing is censored, since two patterns that never converge are not thereby equal. All else is
+    "undecided".
     """
     p = comparison.p_two_sided if adjusted_p is None else adjusted_p
     if not comparison.p_two_sided - 1e-12 <= p <= 1:
         raise ValueError(f"adjusted_p is {p}; a value from {comparison.p_two_sided} (unadjusted) to 1 would do")
     if comparison.interval is None or len(comparison.seeds) < FEWEST_SEEDS:
         return "undecided"
-    low, high = comparison.interval
+    low, high = comparison.valid_limits
     if p <= ALPHA and (low > 1 or high < 1):
         return "confirmed" if low > 1 else "refuted"
     if not comparison.censored and EQUIVALENT[0] <= low and high <= EQUIVALENT[1]:

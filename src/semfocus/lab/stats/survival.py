@@ -23,9 +23,20 @@ class SurvivalCurve:
         return self.surviving[max(int(np.searchsorted(self.epochs, epoch, side="right")) - 1, 0)]
 
     def median(self) -> float | None:
-        """The first epoch by which at least half have converged; None where the curve ends above one half."""
-        reached = (epoch for epoch, share in zip(self.epochs, self.surviving, strict=True) if share <= 0.5 + 1e-12)
-        return next(reached, None)
+        """The epoch by which half have converged; None where the curve ends above one half.
+
+        Where exactly half have, the middle between that epoch and the next at which one does, if one still does: the
+        ordinary median of an even number.
+
+        >>> SurvivalCurve((0.0, 3.0, 4.0), (1.0, 0.5, 0.0)).median(), SurvivalCurve((0.0, 3.0), (1.0, 0.5)).median()
+        (3.5, 3.0)
+        """
+        steps = list(zip(self.epochs, self.surviving, strict=True))
+        first = next((epoch for epoch, share in steps if share <= 0.5 + 1e-12), None)
+        if first is None or self.at(first) < 0.5 - 1e-12:
+            return first
+        then = next((epoch for epoch, share in steps if share < 0.5 - 1e-12), first)
+        return (first + then) / 2
 
 
 def right_censored(times: Sequence[float], censored: Sequence[bool]) -> Any:
