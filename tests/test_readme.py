@@ -5,8 +5,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
-from semfocus import patterns
+from semfocus import diagnostics, patterns
 from semfocus.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -41,9 +42,19 @@ def test_commands_in_the_readme(tmp_path, monkeypatch, capsys):
 
 
 def test_the_pattern_in_the_guide_passes_its_own_check(tmp_path, capsys):
-    (code,) = blocks("CONTRIBUTING.md", "python")
+    code, _ = blocks("CONTRIBUTING.md", "python")
     (tmp_path / "every_other.py").write_text(code)
     assert main(["check", str(tmp_path / "every_other.py")]) == 0, capsys.readouterr().out
+
+
+def test_the_diagnostic_in_the_guide_measures(tmp_path, capsys):
+    _, code = blocks("CONTRIBUTING.md", "python")
+    (tmp_path / "first_key.py").write_text(code)
+    assert main(["list", "diagnostics", "--plugin", str(tmp_path / "first_key.py")]) == 0
+    assert "first_key" in capsys.readouterr().out
+    q = torch.zeros(1, 2, 5, 4)
+    found = diagnostics.get("first_key").measure(diagnostics.Probe.of(q, q, is_causal=True))
+    assert found["pooled"]["mean"] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5) / 5)
 
 
 def test_every_pattern_is_in_the_readme():

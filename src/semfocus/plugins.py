@@ -39,7 +39,8 @@ def blamed(error: BaseException | None) -> str | None:
 
 
 def register(cls: C) -> C:
-    """Class decorator that makes a pattern, task or study known under its name in snake case, wherever ours are."""
+    """Class decorator that makes a pattern, task, diagnostic or study known by its name in snake case, as ours are."""
+    from . import diagnostics
     from .lab.study import Study
 
     if isinstance(cls, type) and issubclass(cls, Pattern):
@@ -48,12 +49,16 @@ def register(cls: C) -> C:
     elif isinstance(cls, type) and issubclass(cls, Task):
         _check_methods(cls, Task)
         tasks.registry.add(cls)
+    elif isinstance(cls, type) and issubclass(cls, diagnostics.Diagnostic):
+        _check_methods(cls, diagnostics.Diagnostic)
+        diagnostics.registry.add(cls)
     elif isinstance(cls, type) and issubclass(cls, Study):
         _check_methods(cls, Study)
         studies.registry.add(cls)
     else:
         raise ValueError(
-            f"register takes a class derived from semfocus.Pattern, tasks.Task or lab.study.Study, not {cls!r}"
+            "register takes a class derived from semfocus.Pattern, tasks.Task, diagnostics.Diagnostic or "
+            f"lab.study.Study, not {cls!r}"
         )
     return cls
 

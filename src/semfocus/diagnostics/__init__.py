@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 from ..registry import Registry
-from .base import Diagnostic, Probe, Rows
+from .base import Diagnostic, PerQuery, Probe, Rows
 
-__all__ = ["Diagnostic", "Probe", "Rows", "get", "names", "registry"]
+__all__ = ["Diagnostic", "PerQuery", "Probe", "Rows", "get", "names", "registry"]
 
 registry: Registry[Diagnostic] = Registry("diagnostic", "semfocus.diagnostics")
 names, find, get = registry.names, registry.find, registry.get
