@@ -6,6 +6,7 @@ from tiny_models import DECODERS, MODELS, logits, make, padding, real, tf, token
 
 import semfocus
 from semfocus import Banded, TopK, hf
+from semfocus.hf import reach
 from semfocus.nn import focus
 
 
@@ -178,6 +179,20 @@ def test_compiled():
     wanted = model(tokens()).logits
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(tokens()).logits, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["one graph", "two graphs"])
+def test_the_first_call_may_be_the_compiled_one(monkeypatch, broken):
+    """As in a fresh process: nothing has been looked up yet."""
+    monkeypatch.setattr(semfocus.patterns.registry, "_own", {})
+    monkeypatch.setattr(reach, "_known", {})
+    torch.compiler.reset()
+    hf.register()
+    model = make("bert", "semfocus_top_k", semfocus={"k": 2}, num_hidden_layers=1)
+    if broken:
+        model.cls.register_forward_hook(lambda *_: torch._dynamo.graph_break())
+    out = torch.compile(model, backend="eager", fullgraph=not broken)(tokens()).logits
+    torch.testing.assert_close(out, model(tokens()).logits, atol=1e-5, rtol=0)
 
 
 def test_models_without_masks():

@@ -47,6 +47,8 @@ def register_name(name: str, stem: str | None) -> None:
     from .attention import attention
     from .masks import attention_mask
 
+    if stem is not None:
+        patterns.find(stem)  # imports its file now: under torch.compile the first call could not
     transformers.AttentionInterface.register(name, partial(attention, stem=stem))
     transformers.AttentionMaskInterface.register(name, attention_mask)
 

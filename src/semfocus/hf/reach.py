@@ -11,6 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -33,23 +34,27 @@ def is_stranger(module: nn.Module) -> bool:
     return not any(uses_interface(type(m)) or isinstance(m, nn.MultiheadAttention) for m in module.modules())
 
 
-_checked: set[type] = set()
-
-
 def check_config(config: Any) -> None:
     """Refuses a config whose model has attention of its own and none that uses the interface."""
-    if config is None or type(config) in _checked:
-        return
-    name = type(config).__module__.replace(".configuration_", ".modeling_")
-    modeling = sys.modules.get(name)
-    classes = _own_modules(modeling) if modeling is not None and name != type(config).__module__ else []
-    if any(map(takes_masks, classes)) and not any(map(uses_interface, classes)):
+    if config is not None and _is_unreachable(type(config)):
         raise ValueError(
             f"attn_implementation is {config._attn_implementation!r}, but the attention of {type(config).__name__}'s "
             "model does not go through transformers' AttentionInterface, so nothing would change but its masks: use "
             "'eager', or a model class that does, such as Llama"
         )
-    _checked.add(type(config))
+
+
+_known: dict[type, bool] = {}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile cannot trace such a look
+def _is_unreachable(config_class: type) -> bool:
+    if config_class not in _known:
+        name = config_class.__module__.replace(".configuration_", ".modeling_")
+        modeling = sys.modules.get(name)
+        classes = _own_modules(modeling) if modeling is not None and name != config_class.__module__ else []
+        _known[config_class] = any(map(takes_masks, classes)) and not any(map(uses_interface, classes))
+    return _known[config_class]
 
 
 def _own_modules(modeling: ModuleType) -> list[type[nn.Module]]:
