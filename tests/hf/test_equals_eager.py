@@ -195,6 +195,28 @@ def test_the_first_call_may_be_the_compiled_one(monkeypatch, broken):
     torch.testing.assert_close(out, model(tokens()).logits, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "layer by layer"])
+def test_compiled_models_return_their_weights(whole):
+    """GPT-2 does not tell its attention that they are wanted."""
+    model = make("gpt2", n_layer=1)
+    focus(model, TopK(2))
+    wanted = model(tokens(), output_attentions=True).attentions
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager") if whole else model
+    if not whole:
+        model.transformer.h[0].compile(backend="eager")
+    torch.testing.assert_close(compiled(tokens(), output_attentions=True).attentions, wanted)
+    assert "attentions" not in compiled(tokens())
+
+
+def test_a_layer_compiles_to_one_graph():
+    model = make("gpt2", "semfocus_top_k", semfocus={"k": 2}, n_layer=1)
+    wanted = model(tokens()).logits
+    torch.compiler.reset()
+    model.transformer.h[0].compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(model(tokens()).logits, wanted, atol=1e-5, rtol=0)
+
+
 def test_models_without_masks():
     sizes = {k: v for k, v in MODELS["bert"][2].items() if k not in ("vocab_size", "pad_token_id")}
     config = tf.ViTConfig(**sizes, image_size=8, patch_size=2, num_channels=1, attn_implementation="eager")

@@ -6,7 +6,7 @@ import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: These do not change what attention computes, or the mask and the rotated queries and keys hold it already.
 HARMLESS = frozenset(
@@ -64,11 +64,14 @@ def checked(module: Any, given: dict[str, Any]) -> Arguments:
     return Arguments(**{name: given[name] for name in Arguments._fields if name in given})
 
 
-def weights_wanted(arguments: Arguments) -> bool:
+def weights_wanted(module: nn.Module, arguments: Arguments) -> bool:
     """Was the model called with ``output_attentions=True``? Some models (GPT-2) do not pass that on."""
-    if arguments.output_attentions or torch.compiler.is_compiling():
-        return arguments.output_attentions
+    if arguments.output_attentions:
+        return True
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)
-    collected = collector.get() if collector is not None else None
-    return any(name.endswith("attentions") for name in collected or ())
+    if collector is None:
+        return False
+    if torch.compiler.is_compiling() and not collector.compiling and not module._forward_hooks:
+        return False  # layers compiled one by one: to look further would break the graph, and nobody collects here
+    return any(name.endswith("attentions") for name in collector.get() or ())

@@ -62,7 +62,7 @@ def attention(
         noise=Noise.from_generator(None, query.device) if dropout or pattern.random else Noise.none(query.device),
         soft_cap=float(arguments.softcap or 0.0),
     )
-    with_weights = weights_wanted(arguments)
+    with_weights = weights_wanted(module, arguments)
     out, weights = functional.attend(problem, with_weights=with_weights)
     return out.transpose(1, 2).contiguous(), weights if with_weights else None
 
