@@ -9,6 +9,7 @@ import torch
 from tiny_models import HEADS, MODELS, SIZES, logits, make, padding, tf, tokens
 
 from semfocus import Banded, Full, TopK, hf
+from semfocus.hf import models
 from semfocus.nn import focus, unfocus
 
 
@@ -142,6 +143,18 @@ def test_cross_attention_of_a_decoder_made_from_bert():
     model = tf.BertLMHeadModel(config)
     result = focus(model, Banded(3))
     assert [layer.kind for layer, _ in result.left] == ["BertCrossAttention"] * 2
+
+
+def test_cross_attention_that_only_the_parent_s_name_tells():
+    config = tf.Blip2QFormerConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, cross_attention_frequency=2,
+        encoder_hidden_size=16,
+    )  # fmt: skip
+    model = tf.Blip2QFormerModel(config).eval()
+    result = focus(model, Banded(3))
+    assert [layer.name for layer, _ in result.left] == ["encoder.layer.0.crossattention.attention"]
+    assert not models.is_cross("cross_modal_layers.attention", torch.nn.Identity())
+    assert models.is_cross("cross_attn", torch.nn.Identity())
 
 
 def test_what_cannot_be_reached_is_refused():

@@ -22,6 +22,8 @@ WAS = "_semfocus_was"
 #: Where it carries what registers our implementation in another process that loads it.
 REGISTERED = "_semfocus_registered"
 CROSS_NAME = re.compile(r"cross|encdec|enc_dec|encoder_att", re.IGNORECASE)
+#: The module around it must say that it is attention: whole parts of models are called cross_modal or cross_encoder.
+CROSS_PARENT = re.compile(r"cross_?att|encdec_?att|enc_dec_?att|encoder_att", re.IGNORECASE)
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -48,7 +50,8 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def is_cross(name: str, module: nn.Module) -> bool:
     """Cross attention, by its name in the model or by what the module tells."""
-    return bool(CROSS_NAME.search(name.rpartition(".")[2])) or functions.is_cross(module)
+    parent, last = ("", *name.split("."))[-2:]
+    return bool(CROSS_NAME.search(last) or CROSS_PARENT.search(parent)) or functions.is_cross(module)
 
 
 def focus(model: nn.Module, modules: dict[str, nn.Module], picked: set[str], pattern: Pattern) -> None:
