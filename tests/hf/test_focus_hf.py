@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import HEADS, MODELS, SIZES, logits, make, padding, tf, tokens
 
-from semfocus import Banded, Full, TopK, hf
+from semfocus import Banded, Full, TopK, diagnose, hf
 from semfocus.hf import models
 from semfocus.nn import focus, unfocus
 
@@ -155,6 +155,47 @@ def test_cross_attention_that_only_the_parent_s_name_tells():
     assert [layer.name for layer, _ in result.left] == ["encoder.layer.0.crossattention.attention"]
     assert not models.is_cross("cross_modal_layers.attention", torch.nn.Identity())
     assert models.is_cross("cross_attn", torch.nn.Identity())
+
+
+def umt5(**settings):
+    """Its decoder's self attention does not say that it is causal."""
+    config = tf.UMT5Config(
+        vocab_size=23, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4, relative_attention_num_buckets=8,
+        pad_token_id=0, eos_token_id=2, decoder_start_token_id=0, **settings,
+    )  # fmt: skip
+    return tf.UMT5ForConditionalGeneration(config).eval()
+
+
+def test_self_attention_in_a_decoder_that_does_not_say_so():
+    model = umt5()
+    result = focus(model, Banded(3))
+    assert [layer.name for layer, _ in result.left] == ["decoder.block.0.layer.1.EncDecAttention"]
+    out = model(tokens(), decoder_input_ids=tokens(), output_attentions=True)
+    assert (out.decoder_attentions[0][0, 0] > 0).sum(-1).tolist() == [1, 2] + [3] * 11
+    cached = model(tokens(), decoder_input_ids=tokens()[:, :12]).past_key_values  # the last query stands at the end
+    last = model(tokens(), decoder_input_ids=tokens()[:, 12:], past_key_values=cached).logits
+    torch.testing.assert_close(last[:, 0], out.logits[:, 12], atol=1e-5, rtol=0)
+    unfocus(model)
+    rows = diagnose(model, {"input_ids": tokens(), "decoder_input_ids": tokens()}, ks=(2,)).layers
+    assert [row["cross"] for row in rows] == [False, False, True]
+
+
+def test_the_implementation_by_name_knows_it_too():
+    model = umt5(attn_implementation="semfocus_banded", semfocus={"width": 3})
+    attention = model.decoder.block[0].layer
+    hidden, mask = torch.randn(2, 13, 16), torch.ones(1, 1, 1, 1, dtype=torch.uint8)
+    assert attention[0](hidden, attention_mask=mask)[0].isfinite().all()
+    with pytest.raises(ValueError, match="UMT5Attention attends to another sequence"):
+        attention[1](hidden, encoder_hidden_states=hidden, attention_mask=torch.ones(2, 1, 13, 13, dtype=torch.bool))
+
+
+def test_self_attention_in_informer_s_decoder():
+    config = tf.InformerConfig(
+        prediction_length=4, context_length=8, d_model=16, encoder_layers=1, decoder_layers=1, attention_type="full",
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+    )  # fmt: skip
+    result = focus(tf.InformerModel(config), Banded(3))
+    assert [layer.name for layer, _ in result.left] == ["decoder.layers.0.encoder_attn"]
 
 
 def test_what_cannot_be_reached_is_refused():

@@ -19,6 +19,8 @@ from .masks import Visibility, visibility
 
 #: Where ``semfocus.nn.focus`` puts the pattern of an attention module.
 PATTERN = "_semfocus_pattern"
+#: Where it notes that a module's name says self attention.
+SELF = "_semfocus_self"
 #: Where a module keeps the pattern made from its config: (name, knobs, pattern).
 MADE = "_semfocus_made"
 
@@ -41,6 +43,8 @@ def attention(
     query, key, value = functional.in_autocasts_dtype(query, key, value)
     check_inputs(query, key, value, enable_gqa=True)
     t, s = query.shape[-2], key.shape[-2]
+    if attention_mask is not None and getattr(module, "is_decoder", False) and is_self(module):
+        is_causal = True  # not all decoders say so; the mask remains the truth, this tells where the queries stand
     seen = visibility(module, attention_mask, is_causal, t, s)
     _check_window(module, arguments.sliding_window, attention_mask, s)
     if arguments.position_bias is not None:
@@ -96,8 +100,15 @@ def _made(stem: str, knobs: Any, config: Any) -> Pattern:
         ) from None
 
 
+def is_self(module: nn.Module) -> bool:
+    """Is it known to be self attention? In T5's family only that has a bias by distance."""
+    return bool(vars(module).get(SELF) or getattr(module, "has_relative_attention_bias", False))
+
+
 def is_cross(module: nn.Module) -> bool:
     """Do queries and keys come from different sequences, as far as the module tells?"""
+    if is_self(module):
+        return False
     if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
         return True
     # The family of BART and T5 uses one class for all three kinds of attention.

@@ -14,7 +14,7 @@ from ..patterns.base import Pattern
 from ..patterns.full import Full
 from . import FOCUSED, PREFIX, register_name, require_transformers
 from . import attention as functions
-from .attention import PATTERN, check_global_tokens, pattern_of
+from .attention import PATTERN, SELF, check_global_tokens, pattern_of
 from .reach import is_stranger, uses_interface
 
 #: Where a model remembers its configs and the implementations they had.
@@ -24,6 +24,7 @@ REGISTERED = "_semfocus_registered"
 CROSS_NAME = re.compile(r"cross|encdec|enc_dec|encoder_att", re.IGNORECASE)
 #: The module around it must say that it is attention: whole parts of models are called cross_modal or cross_encoder.
 CROSS_PARENT = re.compile(r"cross_?att|encdec_?att|enc_dec_?att|encoder_att", re.IGNORECASE)
+SELF_NAME = re.compile(r"self_?att", re.IGNORECASE)
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -51,6 +52,8 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
 def is_cross(name: str, module: nn.Module) -> bool:
     """Cross attention, by its name in the model or by what the module tells."""
     parent, last = ("", *name.split("."))[-2:]
+    if SELF_NAME.search(last):  # some decoders (UMT5's, Informer's) say nothing else of it
+        return False
     return bool(CROSS_NAME.search(last) or CROSS_PARENT.search(parent)) or functions.is_cross(module)
 
 
@@ -60,6 +63,7 @@ def focus(model: nn.Module, modules: dict[str, nn.Module], picked: set[str], pat
     register_name(FOCUSED, None)
     for name, module in modules.items():
         vars(module)[PATTERN] = pattern if name in picked else _present_pattern(module)
+        vars(module)[SELF] = bool(SELF_NAME.search(name.rpartition(".")[2]))
     for top in outermost(model):
         _own_configs(top)
         vars(top)[REGISTERED] = Registered()
@@ -87,6 +91,7 @@ def unfocus(model: nn.Module) -> list[str]:
         raise ValueError(f"{restored[0]} was focused as a part of a larger model; give unfocus that model")
     for module in model.modules():
         vars(module).pop(PATTERN, None)
+        vars(module).pop(SELF, None)
         vars(module).pop(REGISTERED, None)
     return restored
 
