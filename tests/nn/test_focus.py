@@ -245,6 +245,34 @@ def test_cross_attention_follows_scores_but_not_positions():
         focus(model, Banded(3), layers=["decoder.layers.1.multihead_attn"])
 
 
+def test_attention_that_pools_is_cross_attention():
+    class PoolingHead(nn.Module):
+        """As in SigLIP: one query of its own looks at the sequence."""
+
+        def __init__(self):
+            super().__init__()
+            self.query = nn.Parameter(torch.randn(1, 1, 8))
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(self.query.expand(len(x), -1, -1), x, x)[0]
+
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, batch_first=True), PoolingHead()).eval()
+    result = focus(model, Banded(3))
+    assert [layer.name for layer, _ in result.left] == ["1.attention"]
+    assert "1.attention  MultiheadAttention: cross attention, and banded(width=3) follows" in str(result)
+    assert model(torch.randn(2, 5, 8)).isfinite().all()
+    assert [layer.name for layer in focus(model, TopK(3)).changed] == ["0.self_attn", "1.attention"]
+    assert [layer.name for layer, _ in focus(PoolingHead(), TopK(3)).left] == []
+
+
+def test_unequal_lengths_say_how_to_leave_a_layer_out():
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    focus(layer, Banded(3))
+    with pytest.raises(ValueError, match=r"1 queries and 5 keys.*leave this layer out .*layers=\[\.\.\.\]"):
+        layer(torch.randn(2, 1, 8), *torch.randn(2, 2, 5, 8))
+
+
 def test_the_description():
     assert str(focus(Classifier(), TopK(2), layers=[0])) == (
         "top_k(k=2) in 1 of 2 attention layers\n"

@@ -188,7 +188,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         if follows_positions(self.pattern) and t != s:
             raise ValueError(
                 f"there are {t} queries and {s} keys; {self.pattern.label} follows positions, so both must be one "
-                "sequence: use a pattern that follows scores, such as TopK"
+                "sequence: use a pattern that follows scores, such as TopK, or leave this layer out "
+                "(focus(model, pattern, layers=[...]))"
             )
 
     def extra_repr(self) -> str:

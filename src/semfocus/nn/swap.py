@@ -99,9 +99,15 @@ def _check(name: str, module: nn.MultiheadAttention, pattern: Pattern) -> None:
 
 
 def _cross_attention(model: nn.Module) -> set[str]:
-    """The names of PyTorch's decoder layers' cross attention."""
-    decoders = ((name, m) for name, m in model.named_modules() if isinstance(m, nn.TransformerDecoderLayer))
-    return {f"{name}.multihead_attn".lstrip(".") for name, _ in decoders}
+    """The names of the cross attention of PyTorch's decoder layers, and of attention that pools (SigLIP's head)."""
+    found = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.TransformerDecoderLayer):
+            found.add(f"{name}.multihead_attn".lstrip("."))
+        if "Pooling" in type(module).__name__:  # queries of its own look at the whole sequence
+            inside = (n for n, child in module.named_children() if isinstance(child, nn.MultiheadAttention))
+            found.update(f"{name}.{n}".lstrip(".") for n in inside)
+    return found
 
 
 def _stop_nested_tensors(model: nn.Module) -> None:
