@@ -7,6 +7,7 @@ kept keys and their weights, (..., t, budget) each.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from .chunked import rows_per_chunk
 from .once import once
 from .patterns.top_k import TopK
 from .reference import Problem, autocasting, kept_keys, raw_scores, repeat_heads
+from .remembered import recall, remember
 
 #: Rows gathered at once in the backward pass.
 PIECE = 2**16
@@ -113,16 +115,15 @@ class _Gathered(torch.autograd.Function):
             part = p.rows(start, start + chunk)
             parts.append(choose(part, part.q.to(p.dtype), wide_k))
         keys, weights = (torch.cat(x, -2) for x in zip(*parts, strict=True))
-        ctx.save_for_backward(q, k, v, keys, weights)
-        ctx.problem = p
+        remember(ctx, replace(p, mask=None), keys, weights)  # the keys are chosen: no mask is needed any more
         out = _bags(keys, weights, wide_v)
         return out.to(q.dtype)
 
     @staticmethod
     @once
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v, keys, weights = ctx.saved_tensors
-        p: Problem = ctx.problem
+        p, (keys, weights) = recall(ctx)
+        q, k, v = p.q, p.k, p.v
         wide_k, wide_v = (x.to(p.dtype) for x in repeat_heads(p))
         d_out, scaled = d_out.to(p.dtype), q.to(p.dtype) * p.scale
         dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (wide_k, wide_v))

@@ -19,6 +19,7 @@ from ._checks import not_over_keys
 from .once import once
 from .patterns._windows import Window
 from .reference import Problem, autocasting
+from .remembered import recall, remember
 
 #: Queries of a block.
 BLOCK = 64
@@ -149,8 +150,7 @@ def _weights(p: Problem, block: _Block, keys: Tensor, scaled: Tensor) -> Tensor:
 class _Windows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, p: Problem) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        ctx.problem = p
+        remember(ctx, p)
         groups = q.shape[-3] // k.shape[-3]
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         for block in _blocks(p):
@@ -162,8 +162,8 @@ class _Windows(torch.autograd.Function):
     @staticmethod
     @once
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v = ctx.saved_tensors
-        p: Problem = ctx.problem
+        p, _ = recall(ctx)
+        q, k, v = p.q, p.k, p.v
         groups = q.shape[-3] // k.shape[-3]
         dq = torch.empty_like(q)
         dk, dv = (x.new_zeros(x.shape, dtype=p.dtype) for x in (k, v))
