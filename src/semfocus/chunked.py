@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from . import reference
+from ._tracing import transformed
 from .reference import Problem
 
 #: Elements of the score tensor that one chunk may hold.
@@ -42,7 +43,8 @@ def _compute(part: Problem, with_weights: bool) -> tuple[Tensor, ...]:
         return result if with_weights else result[:1]
 
     inputs = (part.q, part.k, part.v, part.mask)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs):
+    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    if wanted and (torch.compiler.is_compiling() or not transformed()):  # torch.func cannot compute anything again
         # Nothing in there draws from a global generator, so there is no random state to restore.
         result: tuple[Tensor, ...] = checkpoint(compute, *inputs, use_reentrant=False, preserve_rng_state=False)
         return result

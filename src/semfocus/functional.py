@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from . import chunked, gathered, kernels, reference, windows
 from ._checks import check_inputs, check_mask, check_options
+from ._tracing import forward_mode
 from .patterns.base import Pattern, whole_number
 from .patterns.full import Full
 from .randomness import Noise
@@ -296,6 +297,8 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
             return f"attn_mask is {problem.mask.dtype}, query {problem.q.dtype}"
     if 0 in problem.q.shape or 0 in problem.k.shape:
         return "an axis has length 0"
+    if problem.q.device.type == "cpu" and forward_mode():
+        return "it has no forward-mode derivative"
     return None
 
 

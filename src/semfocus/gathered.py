@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ._tracing import no_rules
 from .chunked import rows_per_chunk
 from .once import once
 from .patterns.top_k import TopK
@@ -43,7 +44,7 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
         return "scale needs a gradient"
     if 0 in p.q.shape or 0 in p.k.shape or 0 in p.v.shape:
         return "an axis has length 0"
-    return None
+    return no_rules()
 
 
 def attend(problem: Problem) -> Tensor:

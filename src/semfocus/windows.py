@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ._checks import not_over_keys
+from ._tracing import no_rules
 from .once import once
 from .patterns._windows import Window
 from .reference import Problem, autocasting
@@ -40,7 +41,7 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
         return "scale needs a gradient"
     if 0 in p.q.shape or 0 in p.k.shape or 0 in p.v.shape:
         return "an axis has length 0"
-    return not_over_keys(p.mask)
+    return not_over_keys(p.mask) or no_rules()
 
 
 @dataclass(frozen=True)

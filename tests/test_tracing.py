@@ -1,0 +1,57 @@
+"""Under the transforms of torch.func and under traces, "auto" computes what the reference does."""
+
+import pytest
+import torch
+from torch import func
+from torch.autograd import forward_ad
+
+from semfocus import Banded, Full, TopK, attention, explain, functional
+
+TRANSFORMS = {
+    "grad": lambda f, x: func.grad(lambda y: f(y).square().sum())(x),
+    "vjp": lambda f, x: func.vjp(f, x)[1](torch.ones_like(x))[0],
+    "jacrev": lambda f, x: func.jacrev(lambda y: f(y)[0, 0, 0])(x),
+    "jvp": lambda f, x: func.jvp(f, (x,), (x.flip(-1),))[1],
+}
+
+
+@pytest.mark.parametrize("pattern", [TopK(3), Banded(3), Full()], ids=lambda p: p.name)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_long_inputs_under_torch_func(transform, pattern):
+    x, k, v = torch.randn(3, 1, 1, 520, 2, generator=torch.Generator().manual_seed(0))
+    auto, wanted = (
+        TRANSFORMS[transform](lambda y, i=i: attention(y, k, v, pattern, implementation=i), x)
+        for i in ("auto", "reference")
+    )
+    torch.testing.assert_close(auto, wanted)
+
+
+def test_chunks_under_torch_func(monkeypatch):
+    monkeypatch.setitem(functional.CHUNK_FROM, "cpu", 1)
+    x = torch.randn(1, 2, 6, 4)
+    assert func.grad(lambda y: attention(y, x, x, TopK(3)).sum())(x).shape == x.shape
+
+
+@pytest.mark.parametrize("pattern", [TopK(3), Banded(3), Full()], ids=lambda p: p.name)
+@pytest.mark.parametrize("dual", ["query", "attn_mask"])
+def test_tangents_are_never_dropped(pattern, dual):
+    x, k, v = torch.randn(3, 1, 1, 520, 2)
+    arguments = {"query": x, "attn_mask": torch.zeros(520, 520)}
+    with forward_ad.dual_level():
+        arguments[dual] = forward_ad.make_dual(arguments[dual], torch.randn_like(arguments[dual]))
+        auto, wanted = (
+            forward_ad.unpack_dual(attention(key=k, value=v, pattern=pattern, implementation=i, **arguments)).tangent
+            for i in ("auto", "reference")
+        )
+        torch.testing.assert_close(auto, wanted)
+        with pytest.raises(ValueError, match="forward-mode"):
+            attention(key=k, value=v, pattern=TopK(3), implementation="gathered", **arguments)
+
+
+def test_explain_knows_of_transforms():
+    x = torch.randn(1, 1, 600, 4)
+    found = []
+    func.vmap(lambda y: found.append(explain(y, x, x, TopK(3))) or y)(x[None])
+    assert found[0].choice == "reference"
+    assert "torch.func" in found[0].reasons["gathered"]
+    assert explain(x, x, x, TopK(3)).choice == "gathered"
