@@ -5,7 +5,8 @@ import torch
 from torch import func
 from torch.autograd import forward_ad
 
-from semfocus import Banded, Full, TopK, attention, explain, functional
+from semfocus import Banded, FixedRandom, Full, RandomK, TopK, attention, explain, functional
+from semfocus.model import ModelConfig, Transformer
 
 TRANSFORMS = {
     "grad": lambda f, x: func.grad(lambda y: f(y).square().sum())(x),
@@ -55,3 +56,35 @@ def test_explain_knows_of_transforms():
     assert found[0].choice == "reference"
     assert "torch.func" in found[0].reasons["gathered"]
     assert explain(x, x, x, TopK(3)).choice == "gathered"
+
+
+@pytest.mark.parametrize("pattern", [RandomK(3), FixedRandom(3), Banded(3)], ids=lambda p: p.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_bits_drawn_under_torch_func(pattern, dtype):
+    x = torch.randn(1, 2, 6, 4).to(dtype)
+
+    def drawn(y):
+        torch.manual_seed(0)
+        return attention(y, x, x, pattern, dropout_p=0.5)
+
+    wanted = drawn(x)
+    assert func.vjp(drawn, x)[0].equal(wanted)
+    assert func.jvp(drawn, (x,), (x,))[0].equal(wanted)
+    torch.testing.assert_close(func.vmap(drawn, randomness="same")(x[None])[0], wanted)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_under_torch_func(training):
+    model = Transformer(ModelConfig(vocabulary=5, classes=2, width=8, heads=2, mlp_width=8), TopK(2)).train(training)
+    tokens = torch.randint(5, (3, 7), generator=torch.Generator().manual_seed(0))
+    weights = {name: w.detach() for name, w in model.named_parameters()}
+    found = func.grad(lambda w: func.functional_call(model, w, (tokens,)).square().sum())(weights)
+    model(tokens).square().sum().backward()
+    for name, w in model.named_parameters():
+        torch.testing.assert_close(found[name], w.grad)
+
+
+def test_a_trace_draws_anew():
+    x = torch.ones(1, 1, 8, 8)
+    traced = torch.jit.trace(lambda y: attention(y, y, y, Full(), dropout_p=0.5), x, check_trace=False)
+    assert not traced(x).equal(traced(x))

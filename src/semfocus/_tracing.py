@@ -11,6 +11,11 @@ def transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def numbers_are_hidden() -> bool:
+    """Would a look at a tensor's numbers fail, or make them into constants?"""
+    return torch.compiler.is_compiling() or transformed() or torch._C._is_tracing()
+
+
 def forward_mode() -> bool:
     """May tensors carry tangents?"""
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0

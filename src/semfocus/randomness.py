@@ -21,6 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ._tracing import numbers_are_hidden
+
 _GOLDEN = 0x9E3779B9 - 2**32  # 2^32 over the golden ratio, as a signed 32-bit number
 # Keeps index 0 away from 0. An exclusive or, since compilers fold sums into index arithmetic that overflows.
 _OFFSET = 0x3C6EF372
@@ -66,7 +68,7 @@ def _wrapped(wide: Tensor) -> Tensor:
 
 def on_cpu(x: Tensor) -> bool:
     """May NumPy work on this tensor's memory?"""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.device.type == "cpu" and not numbers_are_hidden()
 
 
 def _mix_unsigned(h: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
