@@ -191,6 +191,16 @@ def test_noise_moves_and_no_noise_does_not(model, tokens):
     assert everything["levels"][0]["by_separation"] is None
 
 
+@pytest.mark.parametrize("name", ["selection_stability", "stability_ratio"])
+def test_noise_does_not_depend_on_the_other_members(name, tokens):
+    config = ModelConfig(vocabulary=5, classes=3, width=16, heads=2, mlp_width=16)
+    population = Transformer([config] * 2, [TopK(3)] * 2, seeds=[0, 1])
+    before = diagnostics.get(name).measure(Probe.of_model(population, tokens, member=0))
+    with torch.no_grad():
+        population.embedding[1] *= 10
+    assert diagnostics.get(name).measure(Probe.of_model(population, tokens, member=0)) == before
+
+
 def test_the_bound_of_a_fixed_mask_is_never_exceeded(model, tokens):
     probe = Probe.of_model(model, tokens)
     for pattern in (Full(), Banded(3)):

@@ -32,7 +32,8 @@ def recorded(model: Transformer, tokens: Tensor, noise: float = 0.0, seed: int =
         h = run_embedding(*arguments)
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(h.shape[1:], generator=generator, dtype=h.dtype).to(h.device)  # the same for all members
-        return h + noise * h.square().mean().sqrt() * drawn
+        size = h.square().mean((1, 2, 3), keepdim=True).sqrt()  # (m, 1, 1, 1): each member by its own measure
+        return h + noise * size * drawn
 
     try:
         model.eval()
