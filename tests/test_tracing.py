@@ -8,11 +8,18 @@ from torch.autograd import forward_ad
 from semfocus import Banded, FixedRandom, Full, RandomK, TopK, attention, explain, functional
 from semfocus.model import ModelConfig, Transformer
 
+# PyTorch's own words about vmap and jit, which are not what is tested here.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:There is a performance drop", "ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning"
+)
+
 TRANSFORMS = {
     "grad": lambda f, x: func.grad(lambda y: f(y).square().sum())(x),
     "vjp": lambda f, x: func.vjp(f, x)[1](torch.ones_like(x))[0],
     "jacrev": lambda f, x: func.jacrev(lambda y: f(y)[0, 0, 0])(x),
     "jvp": lambda f, x: func.jvp(f, (x,), (x.flip(-1),))[1],
+    "vmap": lambda f, x: func.vmap(f)(torch.stack([x, -x])),
+    "vmap of grad": lambda f, x: func.vmap(func.grad(lambda y: f(y).square().sum()))(torch.stack([x, -x])),
 }
 
 
@@ -88,3 +95,12 @@ def test_a_trace_draws_anew():
     x = torch.ones(1, 1, 8, 8)
     traced = torch.jit.trace(lambda y: attention(y, y, y, Full(), dropout_p=0.5), x, check_trace=False)
     assert not traced(x).equal(traced(x))
+
+
+@pytest.mark.parametrize("length", [8, 600])
+def test_a_trace_knows_ties(length):
+    """What it was traced with has none."""
+    x = torch.randn(1, 1, length, 2)
+    traced = torch.jit.trace(lambda q, k, v: attention(q, k, v, TopK(3)), (x, x, x))
+    equal = torch.zeros_like(x)
+    torch.testing.assert_close(traced(equal, x, x), attention(equal, x, x, TopK(3), implementation="reference"))

@@ -13,6 +13,7 @@ from typing import ClassVar, SupportsIndex
 import torch
 from torch import Tensor
 
+from .._tracing import numbers_are_hidden
 from ..randomness import Noise
 from ..registry import snake_case
 
@@ -211,7 +212,7 @@ def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
     if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
         return _remove_best(_nan_first(priority), visible, k)
     threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1); NaN is the largest to it, too
-    if priority.device.type == "cpu" and not torch.compiler.is_compiling():
+    if priority.device.type == "cpu" and not numbers_are_hidden():
         # Without ties at the threshold this is all; on a GPU the look would make it wait.
         kept = ~(priority < threshold) & visible
         if bool((kept.sum(-1) <= k).all()):
