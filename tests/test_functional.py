@@ -231,6 +231,25 @@ def test_exported_with_any_length(pattern):
     assert torch.equal(program.module()(*longer), attention(*longer, pattern))
 
 
+@pytest.mark.parametrize("pattern", [TopK(3), Full()], ids=lambda p: p.name)
+def test_decoding_is_compiled_once_for_all_offsets(pattern):
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    def decode(q, k, offset):
+        return attention(q, k, k, pattern, is_causal=True, query_offset=offset)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(decode, backend=backend, fullgraph=True)
+    for s in range(5, 31):
+        q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, s, 4)
+        torch.testing.assert_close(compiled(q, k, s - 1), decode(q, k, s - 1))
+    assert len(graphs) == 2  # one with numbers, one with symbols
+
+
 def test_a_mask_beyond_float32_hides():
     q, k, v = draw(dtype=torch.float32)
     mask = torch.zeros(7, 7, dtype=torch.float64)

@@ -161,8 +161,11 @@ def require_int(pattern: Pattern, name: str, minimum: int) -> None:
 
 def whole_number(name: str, value: object, minimum: int | None = None) -> int:
     """``value`` as an int, or an error that says what would do."""
-    whole = type(value) is int or (isinstance(value, SupportsIndex) and not isinstance(value, bool | Tensor))
-    number = operator.index(value) if whole else None  # type: ignore[arg-type]
+    number: int | None = None
+    if type(value) is int or isinstance(value, torch.SymInt):
+        number = value  # type: ignore[assignment]  # as it is: a compiler's symbol must not become a number
+    elif isinstance(value, SupportsIndex) and not isinstance(value, bool | Tensor):
+        number = operator.index(value)
     if number is None or (minimum is not None and number < minimum):
         wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"
         raise ValueError(f"{name} is {value!r}; it must be {wanted}")
