@@ -250,6 +250,14 @@ def test_decoding_is_compiled_once_for_all_offsets(pattern):
     assert len(graphs) == 2  # one with numbers, one with symbols
 
 
+def test_the_scale_may_change_under_a_compiler():
+    x = torch.randn(1, 2, 6, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, fullgraph=True, backend="eager")
+    for scale in (0.3, 0.5, 0.7):
+        torch.testing.assert_close(compiled(x, x, x, TopK(2), scale=scale), attention(x, x, x, TopK(2), scale=scale))
+
+
 def test_a_mask_beyond_float32_hides():
     q, k, v = draw(dtype=torch.float32)
     mask = torch.zeros(7, 7, dtype=torch.float64)
@@ -301,6 +309,7 @@ BAD = [
     (lambda: attention(Q, Q, Q, query_offset=0.5), ["query_offset is 0.5"]),
     (lambda: attention(Q, Q, Q, dropout_p=None), ["dropout_p is None"]),
     (lambda: attention(Q, Q, Q, scale=float("nan")), ["scale is nan"]),
+    (lambda: attention(Q, Q, Q, scale=float("-inf")), ["scale is -inf"]),
     (lambda: attention(Q, Q, Q, scale="x"), ["scale is 'x'"]),
     (lambda: attention(Q, Q, Q, generator=3), ["generator is 3"]),
     (lambda: attention(Q, Q, Q, Banded(3, global_tokens=1), query_offset=1), ["query_offset is 1", "global"]),

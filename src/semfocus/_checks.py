@@ -47,7 +47,7 @@ def check_options(
         raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
     if not isinstance(dropout_p, float | int) or not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p is {dropout_p!r}; it must be a number in [0, 1]")
-    if scale is not None and (not isinstance(scale, float | int) or not math.isfinite(scale)):
+    if scale is not None and (not isinstance(scale, float | int) or not -math.inf < scale < math.inf):
         raise ValueError(f"scale is {scale!r}; it must be a finite number, or None for 1/sqrt(width)")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise ValueError(f"generator is {generator!r}; it must be a torch.Generator or None")
