@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -258,6 +259,16 @@ def test_the_scale_may_change_under_a_compiler():
         torch.testing.assert_close(compiled(x, x, x, TopK(2), scale=scale), attention(x, x, x, TopK(2), scale=scale))
 
 
+def test_numbers_of_numpy():
+    x = torch.randn(1, 2, 6, 4)
+    for scale, p in ((np.float32(0.5), np.float16(0.25)), (np.int64(2), np.float64(0))):
+        ours, wanted = (
+            attention(x, x, x, dropout_p=b, scale=a, generator=torch.Generator().manual_seed(0))
+            for a, b in ((scale, p), (float(scale), float(p)))
+        )
+        assert ours.equal(wanted)
+
+
 def test_a_mask_beyond_float32_hides():
     q, k, v = draw(dtype=torch.float32)
     mask = torch.zeros(7, 7, dtype=torch.float64)
@@ -308,6 +319,7 @@ BAD = [
     (lambda: attention(Q, Q, Q, dropout_p=1.5), ["dropout_p is 1.5", "[0, 1]"]),
     (lambda: attention(Q, Q, Q, query_offset=0.5), ["query_offset is 0.5"]),
     (lambda: attention(Q, Q, Q, dropout_p=None), ["dropout_p is None"]),
+    (lambda: attention(Q, Q, Q, dropout_p=True), ["dropout_p is True"]),
     (lambda: attention(Q, Q, Q, scale=float("nan")), ["scale is nan"]),
     (lambda: attention(Q, Q, Q, scale=float("-inf")), ["scale is -inf"]),
     (lambda: attention(Q, Q, Q, scale="x"), ["scale is 'x'"]),

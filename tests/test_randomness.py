@@ -3,7 +3,7 @@ import shutil
 import pytest
 import torch
 
-from semfocus.randomness import Noise, absorb, bits, dropout, key_of, mix, spread
+from semfocus.randomness import Noise, absorb, bits, dropout, dropout_numbers, key_of, mix, spread
 
 
 def test_mix_is_the_published_function():
@@ -77,6 +77,13 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_dropout_of_nearly_everything():
+    p = 1 - 1e-10  # rounds to one more than the largest draw
+    assert dropout(torch.ones(100), p, key_of(0)).eq(0).all()
+    assert dropout_numbers(p)[0] == 2**31 - 1
+    assert dropout_numbers(0.75)[0] == 2**30
+
+
 def test_compiled_code_draws_the_same_bits():
     """C++ compilers may do anything when int32 overflows; the bits must not depend on what they choose."""
     key = key_of(torch.tensor([1, 2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -45,14 +46,19 @@ def check_options(
 ) -> None:
     if not isinstance(pattern, Pattern):
         raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
-    if not isinstance(dropout_p, float | int) or not 0.0 <= dropout_p <= 1.0:
+    if not _is_number(dropout_p) or not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p is {dropout_p!r}; it must be a number in [0, 1]")
-    if scale is not None and (not isinstance(scale, float | int) or not -math.inf < scale < math.inf):
+    if scale is not None and (not _is_number(scale) or not -math.inf < scale < math.inf):
         raise ValueError(f"scale is {scale!r}; it must be a finite number, or None for 1/sqrt(width)")
     if generator is not None and not isinstance(generator, torch.Generator):
         raise ValueError(f"generator is {generator!r}; it must be a torch.Generator or None")
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; {suggestion(implementation, IMPLEMENTATIONS)}")
+
+
+def _is_number(x: object) -> bool:
+    """NumPy's scalars are numbers, too."""
+    return isinstance(x, Real) and not isinstance(x, bool)
 
 
 def check_mask(mask: Tensor, shape: tuple[int, ...], device: torch.device) -> None:

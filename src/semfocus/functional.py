@@ -151,7 +151,7 @@ def problem_of(
         mask=attn_mask,
         is_causal=is_causal,
         query_offset=query_offset,
-        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
         dropout_p=float(dropout_p),
         noise=Noise.from_generator(generator, query.device) if needs_noise else Noise.none(query.device),
     )

@@ -109,7 +109,7 @@ def bits(key: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def dropout_numbers(p: float) -> tuple[int, float]:
     """The smallest int32 draw that dropout spares, and the factor of what it spares; p < 1."""
-    return round(p * 2**32) - 2**31, 1.0 / (1.0 - p)
+    return min(round(p * 2**32) - 2**31, 2**31 - 1), 1.0 / (1.0 - p)
 
 
 def dropout_factor(rows: Tensor, columns: int, p: float, dtype: torch.dtype) -> Tensor:
