@@ -289,3 +289,13 @@ def test_arms_that_two_processes_add_are_both_kept(made_up):
     assert not store.manifest("quick").complete
     other = replace(whole, arms=whole.arms[1:])  # another plan
     assert store.write(other).arms == other.arms
+
+
+def test_a_curve_that_lacks_an_epoch_is_damaged(made_up):
+    """The missing line might have been the one at which it converged."""
+    store, manifest = made_up({("even_pairs", "full"): [40]})
+    path = store.run(manifest.configs()[0].hash).path / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:40] + lines[41:]))
+    with pytest.raises(StorageError, match=r"metrics\.jsonl is damaged"):
+        Results(store, manifest).arms[0].times()

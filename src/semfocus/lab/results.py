@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 from ..training.convergence import first_crossing
@@ -22,6 +23,16 @@ Status = Literal["finished", "diverged", "begun", "waiting"]
 LEVEL = 0.95
 #: Beside a run's metrics: what a study measured on its weights after training.
 MEASURED = "measured.json"
+
+
+def _gap(epochs: list[int]) -> bool:
+    """Is an evaluation missing? They are equally far apart; the last may come sooner.
+
+    >>> _gap([0, 4, 8, 10]), _gap([0, 1, 3]), _gap([0, 2, 3, 4]), _gap([0])
+    (False, True, True, False)
+    """
+    steps = [after - before for before, after in pairwise(epochs)]
+    return bool(steps) and (set(steps[:-1]) - {steps[0]} != set() or not 0 < steps[-1] <= steps[0])
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Run:
         summary = self.summary
         if summary is not None and summary["status"] == "finished":
             epochs = summary.get("epochs", rows[-1]["epoch"] if rows else None)
-            if not rows or rows[-1]["epoch"] != epochs:
+            if not rows or rows[-1]["epoch"] != epochs or _gap([row["epoch"] for row in rows]):
                 path = self.directory.path
                 raise StorageError(f"{path / 'metrics.jsonl'} is damaged; delete the folder {path} and run again")
         for row in rows:
