@@ -1,0 +1,71 @@
+"""Claims about any other number that every seed has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ..results import Results
+from ..stats import ALPHA, FEWEST_SEEDS, SignFlip
+from .base import Claim, Line, Outcome, holm_with
+
+
+@dataclass(frozen=True)
+class Case:
+    """A number per seed, in one panel. ``otherwise``: why no seed may have it although every run is over."""
+
+    panel: str
+    subject: str
+    values: Callable[[Results], dict[int, float]] = field(compare=False)
+    otherwise: str = ""
+
+
+@dataclass(frozen=True)
+class Below(Claim):
+    """A number lies below a limit, in every case: its mean over seeds, by the sign-flip test of its distance to it."""
+
+    cases: tuple[Case, ...]
+    limit: float
+    scale: Literal["plain", "ratio"] = "plain"  # "ratio": the values are logarithms, and shown as what they are of
+
+    @property
+    def refuted_by(self) -> str:
+        limit = math.exp(self.limit) if self.scale == "ratio" else self.limit
+        return f"One case in which the number certainly lies above {limit:g} (Holm over all cases)."
+
+    def evidence(self, results: Results) -> list[Line]:
+        found = [(case, case.values(results)) for case in self.cases]
+        over = all(run.summary is not None for _, run in results.every_run())
+        lines = [self._line(case, values, over) for case, values in found]
+        tested = [i for i, (_, values) in enumerate(found) if len(values) >= FEWEST_SEEDS]
+        tests = [SignFlip.of(list(found[i][1].values())) for i in tested]
+        waiting = sum(
+            line.outcome == "missing" or 0 < len(values) < FEWEST_SEEDS
+            for line, (_, values) in zip(lines, found, strict=True)
+        )
+        adjusted = holm_with([test.two_sided(self.limit) for test in tests], waiting)
+        for i, test, p in zip(tested, tests, adjusted, strict=True):
+            limits = test.interval()
+            assert limits is not None
+            certain = p <= ALPHA and not limits[0] <= self.limit <= limits[1]
+            outcome: Outcome = "undecided"
+            if certain:
+                outcome = "confirmed" if test.estimate < self.limit else "refuted"
+            lines[i] = replace(lines[i], outcome=outcome, note=f"p = {p:.3g} after Holm, {len(found[i][1])} seeds")
+        return lines
+
+    def _line(self, case: Case, values: dict[int, float], over: bool) -> Line:
+        if not values and over and case.otherwise:
+            return Line(case.panel, case.subject, "-", "undecided", case.otherwise)
+        if not values:
+            return Line(case.panel, case.subject, "-", "missing", "not measured" if over else "its runs are not over")
+        test = SignFlip.of(list(values.values()))
+        shown, limits = self._shown(test.estimate), test.interval()
+        if limits is not None:
+            shown += f" ({self._shown(limits[0])} to {self._shown(limits[1])})"
+        return Line(case.panel, case.subject, shown, "undecided", f"{len(values)} seeds")
+
+    def _shown(self, value: float) -> str:
+        return f"{math.exp(value) if self.scale == 'ratio' else value:.3g}"

@@ -1,0 +1,107 @@
+"""Claims about convergence times, compared seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..reach import reach
+from ..results import Results
+from ..stats import Comparison, Verdict, compare, verdict
+from .base import Claim, Contrast, Line, Outcome, holm_with
+
+
+def compared(results: Results, contrasts: Sequence[Contrast]) -> list[Line]:
+    """Every contrast tested, with Holm's correction over all of them together. What is impossible is not tested.
+
+    Those that have not run yet are counted too: a verdict must not fall when the study goes on.
+    """
+    lines = [_one(results, contrast) for contrast in contrasts]
+    tested = [(i, c) for i, line in enumerate(lines) if (c := line.comparison) and line.outcome != "impossible"]
+    waiting = sum(line.outcome == "missing" for line in lines)
+    for (i, c), p in zip(tested, holm_with([c.p_two_sided for _, c in tested], waiting), strict=True):
+        together = len(tested) + waiting
+        lines[i] = replace(lines[i], outcome=verdict(c, p), note=_note(c, p), adjusted_p=p, together=together)
+    return lines
+
+
+def _one(results: Results, contrast: Contrast) -> Line:
+    subject = f"{contrast.b} against {contrast.a}"
+    if contrast.split == "heldout":
+        subject += ", held-out"
+    pair = [
+        results.arm(contrast.panel, name) if results.has(contrast.panel, name) else None
+        for name in (contrast.a, contrast.b)
+    ]
+    a, b = (None if arm is None else arm.times(contrast.split) for arm in pair)
+    over = a is not None and b is not None and bool(set(a.times) & set(b.times))
+    comparison = compare(a, b) if a is not None and b is not None and over else None
+    shown = "-" if comparison is None else comparison.shown()
+    unable = [arm.label for arm in pair if arm is not None and reach(arm.config).impossible]
+    if unable:  # whichever of the two: what cannot be learnt at all is not slow
+        note = f"{' and '.join(unable)} cannot bring together the tokens that decide the label"
+        return Line(contrast.panel, subject, shown, "impossible", note, comparison)
+    if comparison is None:
+        return Line(contrast.panel, subject, shown, "missing", "its runs are not over")
+    return Line(contrast.panel, subject, shown, "undecided", "", comparison)
+
+
+def _note(c: Comparison, p: float) -> str:
+    parts = [f"p = {p:.3g} after Holm", f"{c.b.name} first in {100 * c.share_faster:.0f} % of {len(c.seeds)} seeds"]
+    if c.censored:
+        a, b = c.restricted_means
+        parts.append(f"restricted mean epochs {a:.1f} and {b:.1f}")
+    return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class Faster(Claim):
+    """b reaches 95 % in fewer epochs than a, in every contrast."""
+
+    contrasts: tuple[Contrast, ...]
+
+    @property
+    def refuted_by(self) -> str:
+        return "One contrast in which the second of the two is certainly slower (Holm over all contrasts)."
+
+    def evidence(self, results: Results) -> list[Line]:
+        return compared(results, self.contrasts)
+
+    def rule(self, lines: Sequence[Line]) -> Verdict:
+        """All must be confirmed; one certain opposite refutes; where nothing differs, nothing differs."""
+        found = {line.outcome for line in lines} - {"impossible"}
+        if "refuted" in found:
+            return "refuted"
+        for outcome in ("confirmed", "no difference"):
+            if found == {outcome}:
+                return outcome
+        return "undecided"
+
+
+@dataclass(frozen=True)
+class NoConsistentBenefit(Claim):
+    """No pattern of a family is faster than a on all tasks. The contrasts of one pattern share their ``b``."""
+
+    contrasts: tuple[Contrast, ...]
+
+    @property
+    def refuted_by(self) -> str:
+        return "A pattern that is certainly faster in each of its contrasts (those it cannot reach left out)."
+
+    def evidence(self, results: Results) -> list[Line]:
+        # Holm per pattern: the claim holds only if every pattern fails somewhere, and an "every" needs no correction.
+        patterns = dict.fromkeys(contrast.b for contrast in self.contrasts)
+        return [line for b in patterns for line in compared(results, [c for c in self.contrasts if c.b == b])]
+
+    def rule(self, lines: Sequence[Line]) -> Verdict:
+        """Confirmed if every pattern is certainly not faster somewhere. What is impossible is no evidence."""
+        by_pattern: dict[str, set[Outcome]] = {}
+        for line in lines:
+            if line.outcome != "impossible":
+                by_pattern.setdefault(line.subject, set()).add(line.outcome)
+        if not by_pattern:
+            return "undecided"
+        if any(outcomes == {"confirmed"} for outcomes in by_pattern.values()):
+            return "refuted"
+        fails: set[Outcome] = {"refuted", "no difference"}
+        return "confirmed" if all(fails & outcomes for outcomes in by_pattern.values()) else "undecided"
