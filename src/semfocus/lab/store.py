@@ -133,10 +133,6 @@ class Manifest:
         return Manifest(question, tuple(arms), data["created"], bool(data.get("complete")), recorded)
 
 
-def _no(manifest: Manifest) -> bool:
-    return False
-
-
 class Store:
     """One study's folder."""
 
@@ -153,17 +149,19 @@ class Store:
         return self.path / "pages" / f"{safe(name)}.html"
 
     def write(
-        self, manifest: Manifest, more: Sequence[Arm] = (), complete: Callable[[Manifest], bool] = _no
+        self,
+        manifest: Manifest,
+        more: Sequence[Arm] = (),
+        complete: Callable[[Manifest], bool] = lambda written: False,
     ) -> Manifest:
         """Writes a manifest with ``more`` arms, and those that other processes have added since it was read.
 
         ``complete`` is asked of what is written.
         """
         with locked(self.path):
-            arms = [*self._with_news(manifest)]
+            arms = self._with_news(manifest)
             known = {(arm.panel, arm.label) for arm in arms}
-            arms += [arm for arm in more if (arm.panel, arm.label) not in known]
-            written = replace(manifest, arms=tuple(arms))
+            written = replace(manifest, arms=(*arms, *(a for a in more if (a.panel, a.label) not in known)))
             written = replace(written, complete=complete(written))
             write_json(self.manifest_path(manifest.question.name), written.to_dict())
         return written

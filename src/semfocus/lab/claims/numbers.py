@@ -41,10 +41,8 @@ class Below(Claim):
         lines = [self._line(case, values, over) for case, values in found]
         tested = [i for i, (_, values) in enumerate(found) if len(values) >= FEWEST_SEEDS]
         tests = [SignFlip.of(list(found[i][1].values())) for i in tested]
-        waiting = sum(
-            line.outcome == "missing" or 0 < len(values) < FEWEST_SEEDS
-            for line, (_, values) in zip(lines, found, strict=True)
-        )
+        never = sum(line.outcome != "missing" and not values for line, (_, values) in zip(lines, found, strict=True))
+        waiting = len(lines) - len(tested) - never
         adjusted = holm_with([test.two_sided(self.limit) for test in tests], waiting)
         for i, test, p in zip(tested, tests, adjusted, strict=True):
             limits = test.interval()

@@ -19,8 +19,8 @@ def compared(results: Results, contrasts: Sequence[Contrast]) -> list[Line]:
     lines = [_one(results, contrast) for contrast in contrasts]
     tested = [(i, c) for i, line in enumerate(lines) if (c := line.comparison) and line.outcome != "impossible"]
     waiting = sum(line.outcome == "missing" for line in lines)
+    together = len(tested) + waiting
     for (i, c), p in zip(tested, holm_with([c.p_two_sided for _, c in tested], waiting), strict=True):
-        together = len(tested) + waiting
         lines[i] = replace(lines[i], outcome=verdict(c, p), note=_note(c, p), adjusted_p=p, together=together)
     return lines
 
@@ -34,8 +34,9 @@ def _one(results: Results, contrast: Contrast) -> Line:
         for name in (contrast.a, contrast.b)
     ]
     a, b = (None if arm is None else arm.times(contrast.split) for arm in pair)
-    over = a is not None and b is not None and bool(set(a.times) & set(b.times))
-    comparison = compare(a, b) if a is not None and b is not None and over else None
+    comparison = None
+    if a is not None and b is not None and set(a.times) & set(b.times):
+        comparison = compare(a, b)
     shown = "-" if comparison is None else comparison.shown()
     unable = [arm.label for arm in pair if arm is not None and reach(arm.config).impossible]
     if unable:  # whichever of the two: what cannot be learnt at all is not slow
