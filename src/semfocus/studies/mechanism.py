@@ -130,10 +130,15 @@ Measure = Callable[[Run, Run], float | None]
 
 
 def _diagnostic(
-    name: str, quantity: str, combine: Callable[[float, float], float], full: Run, top: Run
+    name: str, quantity: str, combine: Callable[[float, float], float | None], full: Run, top: Run
 ) -> float | None:
     x, y = full.diagnostic(0, name, quantity), top.diagnostic(0, name, quantity)
     return None if x is None or y is None else combine(x, y)
+
+
+def _ratio(full: float, top: float) -> float | None:
+    """Not its logarithm: a single key has no dispersion at all, and 0 is the smallest of ratios."""
+    return top / full if full > 0 else None
 
 
 def _top_only(name: str, quantity: str, full: Run, top: Run) -> float | None:
@@ -163,9 +168,7 @@ def _slope(full: Run, top: Run) -> float | None:
 
 
 CANDIDATES: dict[str, Measure] = {
-    "dispersion ratio, 75 %": partial(
-        _diagnostic, "dispersion", "q75", lambda x, y: math.log(y / x) if x * y > 0 else 0.0
-    ),
+    "dispersion ratio, 75 %": partial(_diagnostic, "dispersion", "q75", _ratio),
     "W-comparison, 75 %": _w,
     "kept mass": partial(_top_only, "kept_mass", "q50"),
     "entropy lost": partial(_diagnostic, "entropy", "q50", lambda x, y: x - y),
