@@ -48,6 +48,8 @@ HIGHER: dict[str, dict[str, Any]] = {f"full x {s:g}": {"attention_scale": s} for
 QUICK_HIGHER = ("full x 4",)
 #: The loss around the initial weights, on a coarse grid.
 INITIAL_SLOPE, GRID, SURFACE_EXAMPLES = "initial_slope", 11, 250
+#: What the figures of interventions show from left to right, and its quantile.
+AXES = {"dispersion": "q75", "effective_support": "q50"}
 #: Levels of training accuracy at which dispersions are compared "at matched loss".
 MATCHED = 0.9
 
@@ -241,14 +243,11 @@ def _shown(found: Score | None) -> tuple[str, str, str, str]:
 
 
 def _interventions(results: Results) -> Section:
+    shown = [(panel, a, times) for panel in results.panels for a in results.in_panel(panel) if (times := a.times())]
     rows = []
-    for panel in results.panels:
-        for a in results.in_panel(panel):
-            times = a.times()
-            if times is None:
-                continue
-            numbers = [_middle(a, 0), _middle(a, -1), _matched(a)]
-            rows.append((panel, a.label, *("-" if n is None else f"{n:.3g}" for n in numbers), times.shown()))
+    for panel, a, times in shown:
+        numbers = (_middle(a, 0, "dispersion", "q75"), _middle(a, -1, "dispersion", "q75"), _matched(a))
+        rows.append((panel, a.label, *("-" if n is None else f"{n:.3g}" for n in numbers), times.shown()))
     columns = (
         "task",
         "arm",
@@ -257,15 +256,36 @@ def _interventions(results: Results) -> Section:
         f"at {100 * MATCHED:.0f} % accuracy",
         "epochs to 95 %",
     )
+    figures: list[Figure] = []
+    for number, panel in enumerate(results.panels, 1):
+        for name, quantity in AXES.items():
+            points = [
+                Cell(_kind(a), a.label, x, max(times.restricted_mean(), times.resolution))
+                for where, a, times in shown
+                if where == panel and (x := _middle(a, 0, name, quantity)) is not None
+            ]
+            label = f"{name.replace('_', ' ')} at initialisation"
+            figure = scatter_figure(
+                f"{name}-and-speed-{number}", label, "epochs to 95 %", points, title=panel, size=(4.2, 3.0), log=True
+            )
+            figures += [figure] if figure else []
     text = """The dispersion of the kept scores (75 % quantile, median over seeds) at matched epochs and at matched
-    training accuracy, and the speed. If a small dispersion makes learning fast, both have the same order."""
-    return Section(
-        "Dispersion and speed, arm by arm", text, [Table("interventions", "", columns, rows)] if rows else []
-    )
+    training accuracy, and the speed. If a small dispersion makes learning fast, both have the same order, and in the
+    figures the points rise from left to right. Beside it the effective support (median): how many keys share a query's
+    weight. It was drawn after the first results were seen, and tests nothing. A seed that did not converge counts with
+    the last epoch."""
+    table = [Table("interventions", "", columns, rows)] if rows else []
+    return Section("Dispersion and speed, arm by arm", text, [*figures, *table])
 
 
-def _middle(a: ArmResult, epoch: int) -> float | None:
-    known = [v for run in a.finished if (v := run.diagnostic(epoch, "dispersion", "q75")) is not None]
+def _kind(a: ArmResult) -> str:
+    if isinstance(a.config.pattern, Full):
+        return "full attention, plain and changed"
+    return "top-k" if isinstance(a.config.pattern, TopK) else "fixed"
+
+
+def _middle(a: ArmResult, epoch: int, name: str, quantity: str) -> float | None:
+    known = [v for run in a.finished if (v := run.diagnostic(epoch, name, quantity)) is not None]
     return float(np.median(known)) if known else None
 
 
