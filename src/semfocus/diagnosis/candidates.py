@@ -37,11 +37,11 @@ def _at(layers: Sequence[LayerValues], k: int) -> dict[str, float | None]:
     if full is not None and top is not None and gap is not None and full > 0:
         comparison = float(w_comparison(full, top, max(gap, 1e-9)))
     return {
-        "dispersion ratio, 75 %": _log_ratio(full, top),
+        "dispersion ratio, 75 %": ratio(full, top),
         "W-comparison, 75 %": comparison,
         "kept mass": quantile(0.5, f"kept_mass_{k}"),
         "entropy lost": None if before is None or after is None else before - after,
-        "effective support ratio": _log_ratio(wide, narrow),
+        "effective support ratio": log_ratio(wide, narrow),
         "largest in-degree over k": max(float(layer.largest[k].max()) for layer in layers) / k,
     }
 
@@ -52,7 +52,10 @@ def _quantile(values: Sequence[Values], q: float) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _log_ratio(below: float | None, above: float | None) -> float | None:
-    if below is None or above is None:
-        return None
-    return math.log(above / below) if below * above > 0 else 0.0
+def ratio(full: float | None, top: float | None) -> float | None:
+    """Where it may be 0: a single key has no dispersion at all, and 0 is the smallest of ratios."""
+    return top / full if full and top is not None else None
+
+
+def log_ratio(full: float | None, top: float | None) -> float | None:
+    return math.log(top / full) if full and top else None

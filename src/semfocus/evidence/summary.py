@@ -36,6 +36,9 @@ BY_STUDY: dict[str, Group] = {
     "loss_surface": "explanation",
     "mechanism": "explanation",
     "budget": "more",
+    "selection_stability": "more",
+    "plateau": "more",
+    "twins": "more",
 }
 BY_CLAIM: dict[tuple[str, str], Group] = {
     ("convergence", "C1, rival"): "best",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from semfocus.diagnosis.candidates import log_ratio, ratio
 from semfocus.diagnostics.loss_surface import LossSurface
 from semfocus.lab.claims import Claim, Faster, against
 from semfocus.lab.measure import measure_runs, probe_of
@@ -138,11 +139,6 @@ def _diagnostic(
     return None if x is None or y is None else combine(x, y)
 
 
-def _ratio(full: float, top: float) -> float | None:
-    """Not its logarithm: a single key has no dispersion at all, and 0 is the smallest of ratios."""
-    return top / full if full > 0 else None
-
-
 def _top_only(name: str, quantity: str, full: Run, top: Run) -> float | None:
     return top.diagnostic(0, name, quantity)
 
@@ -170,13 +166,11 @@ def _slope(full: Run, top: Run) -> float | None:
 
 
 CANDIDATES: dict[str, Measure] = {
-    "dispersion ratio, 75 %": partial(_diagnostic, "dispersion", "q75", _ratio),
+    "dispersion ratio, 75 %": partial(_diagnostic, "dispersion", "q75", ratio),
     "W-comparison, 75 %": _w,
     "kept mass": partial(_top_only, "kept_mass", "q50"),
     "entropy lost": partial(_diagnostic, "entropy", "q50", lambda x, y: x - y),
-    "effective support ratio": partial(
-        _diagnostic, "effective_support", "q50", lambda x, y: math.log(y / x) if x * y > 0 else 0.0
-    ),
+    "effective support ratio": partial(_diagnostic, "effective_support", "q50", log_ratio),
     "largest in-degree over k": partial(_top_only, "in_degree", "beta"),
     "gradient norm ratio, first epoch": partial(_gradient, False),
     "gradient deviation ratio, first epoch": partial(_gradient, True),
