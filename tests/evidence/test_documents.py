@@ -36,7 +36,7 @@ def row(study, claim, verdict, paper="holds"):
 
 def built(tmp_path, study, *rows, size="paper", over=4):
     results = Results(Store(tmp_path, study), Manifest(Question(study, size, 2), ()))
-    cost = Cost(4, over, 60.0, ("GPU",), 0.0, 0, None)
+    cost = Cost(4, over, 60.0, ("GPU",), 0.0, 0, 0, None)
     return Built(f"{study}-{size}", results, rows, (), cost, Place(("abc",), ("GPU",), ("2",), ("tf32",)), ())
 
 
@@ -213,6 +213,26 @@ def test_what_it_cost(scales, tmp_path):
     assert cost_of(Results(store, manifest), begun.values()).extrapolated == pytest.approx(whole.measured)
     none = cost_of(Results(store, manifest), ())
     assert (none.over, none.extrapolated, none.unknown) == (0, None, 18)
+
+
+def test_a_shape_that_has_not_run_is_guessed_by_its_slowest_kin(scales, tmp_path):
+    store, manifest = scales
+    records = load(add(store, "quick", tmp_path / "results").path).records
+    top = {run.directory.run for arm, run in Results(store, manifest).every_run() if arm.label.startswith("top-k")}
+    assert 0 < len(top) < 18
+    for run in top:
+        (store.run(run).path / "summary.json").unlink()
+    rest = {run: record for run, record in records.items() if run not in top}
+    slow = next(iter(rest))
+    rest[slow] = dataclasses.replace(rest[slow], seconds=3 * rest[slow].seconds)
+    found = cost_of(Results(store, manifest), rest.values())
+    assert (found.over, found.guessed, found.unknown) == (18 - len(top), len(top), 0)
+    assert found.remaining is not None
+    assert found.remaining > len(top) * 51 * 2.0 / 2  # each at the pace of the slow one's shape
+    assert found.reservations == f" ({len(top)} runs of other shapes at the pace of the slowest as long)"
+    assert dataclasses.replace(found, guessed=0, unknown=2).reservations == (
+        " (without 2 runs of lengths or models that have not run)"
+    )
 
 
 def test_the_clock_is_judged_by_limits_that_censoring_leaves_valid():

@@ -21,12 +21,23 @@ class Cost:
     measured: float  # of all runs that have begun, evaluations and compilation included
     devices: tuple[str, ...]
     remaining: float | None  # of the runs that are not over, at the pace of those that are; None: nothing to go by
-    unknown: int  # runs without a pace: none of their shape is over
+    guessed: int  # runs among them whose shape has not run: at the pace of the slowest of their length and model
+    unknown: int  # runs without a pace: none of their length and model is over
     alone: float | None  # the runs that are over, by the time of one step of one model alone, training steps only
 
     @property
     def extrapolated(self) -> float | None:
         return None if self.remaining is None else self.measured + self.remaining
+
+    @property
+    def reservations(self) -> str:
+        """What the extrapolation rests on beside paces that were measured."""
+        said = []
+        if self.guessed:
+            said.append(f"{self.guessed} runs of other shapes at the pace of the slowest as long")
+        if self.unknown:
+            said.append(f"without {self.unknown} runs of lengths or models that have not run")
+        return f" ({'; '.join(said)})" if said else ""
 
 
 def cost_of(results: Results, records: Iterable[Record]) -> Cost:
@@ -34,23 +45,32 @@ def cost_of(results: Results, records: Iterable[Record]) -> Cost:
     pairs = {run.directory.run: arm for arm, run in results.every_run()}  # a run of two arms is trained once
     shapes = {_name(arm): _shape(arm) for arm in results.arms}
     over = {run: arm for run, arm in pairs.items() if run in known and known[run].summary is not None}
-    paces: dict[str, list[float]] = {}
+    measured: dict[str, list[float]] = {}
     for run, arm in over.items():
-        paces.setdefault(shapes[_name(arm)], []).append(known[run].own_seconds / _steps(arm))
-    waiting = [(run, arm) for run, arm in pairs.items() if run not in over]
-    with_pace = [(run, arm) for run, arm in waiting if shapes[_name(arm)] in paces]
-    remaining = [
-        max(mean(paces[shapes[_name(arm)]]) * _steps(arm) - (known[run].own_seconds if run in known else 0.0), 0.0)
-        for run, arm in with_pace
-    ]
+        if known[run].own_seconds > 0:  # a run that was borrowed from stored results brings no time
+            measured.setdefault(shapes[_name(arm)], []).append(known[run].own_seconds / _steps(arm))
+    paces = {shape: mean(found) for shape, found in measured.items()}  # seconds per step
+    slowest: dict[str, float] = {}
+    for arm in over.values():
+        slowest[_kin(arm)] = max(slowest.get(_kin(arm), 0.0), paces.get(shapes[_name(arm)], 0.0))
+    remaining, guessed, unknown = 0.0, 0, 0
+    for run, arm in pairs.items():
+        if run in over:
+            continue
+        own, pace = paces.get(shapes[_name(arm)]), slowest.get(_kin(arm))
+        guessed += own is None and pace is not None
+        unknown += own is None and pace is None
+        spent = known[run].own_seconds if run in known else 0.0
+        remaining += max((own or pace or 0.0) * _steps(arm) - spent, 0.0)
     devices = dict.fromkeys(str(record.environment.get("device", "unknown")) for record in known.values())
     return Cost(
         planned=len(pairs),
         over=len(over),
         measured=sum(record.own_seconds for run, record in known.items() if run in pairs),
         devices=tuple(sorted(devices)),
-        remaining=sum(remaining) if over else None,
-        unknown=len(waiting) - len(with_pace),
+        remaining=remaining if over else None,
+        guessed=guessed,
+        unknown=unknown,
         alone=_alone(over.values(), Clock(results.store.path / "clock.json")),
     )
 
@@ -63,6 +83,15 @@ def _shape(arm: ArmResult) -> str:
     """Runs of equal shape have equal pace, whatever their task; language models differ by their pattern alone."""
     config = arm.arm.config
     return clock_key(config) if isinstance(config, RunConfig) else f"{config.pattern.label}, {config.model}"
+
+
+def _kin(arm: ArmResult) -> str:
+    """Runs of one length and size of model: they differ in the pattern, and in a few tokens that it adds."""
+    config = arm.arm.config
+    if not isinstance(config, RunConfig):
+        return ""  # language models
+    model = config.model
+    return f"{config.task.length} tokens, {model.blocks} blocks, {model.heads} heads, {model.width} wide"
 
 
 def _steps(arm: ArmResult) -> int:

@@ -91,8 +91,7 @@ def costs(summary: Summary) -> str:
             one.results.question.name,
             f"{one.cost.over} of {one.cost.planned}",
             duration(one.cost.measured),
-            duration(one.cost.extrapolated)
-            + (f" without {one.cost.unknown} runs of shapes that have not run" if one.cost.unknown else ""),
+            duration(one.cost.extrapolated) + one.cost.reservations,
             duration(one.cost.alone),
             ", ".join(one.cost.devices),
         )
