@@ -9,9 +9,13 @@ import numpy as np
 from ..lab.results import ArmResult
 from .parts import Figure, shortened
 from .style import Entry, legend_of, styles_of
-from .svg import as_svg, drawing, plain_log, plot
+from .svg import TITLE_AT, as_svg, drawing, plain_log, plot
 
 Values = Sequence[Sequence[float | None]]  # one row per seed
+#: Letters that fit above a plot.
+LONGEST_TITLE = 48
+#: Up to so many places are numbered one by one.
+FEW_PLACES = 5
 
 
 def line_figure(
@@ -56,11 +60,14 @@ def line_figure(
             rows += [(label, x, None if np.isnan(m) else float(m)) for x, m in zip(places, middle, strict=True)]
         if not drawn:
             return None
-        axes.set_title(shortened(title, 60))
+        axes.set_title(shortened(title, LONGEST_TITLE), x=TITLE_AT)
         axes.set_xlabel(x_label, loc="right", labelpad=0)
+        everywhere = sorted({x for label in drawn for x in curves[label][0]})
         if log_x:
             axes.set_xscale("log")
             plain_log(axes.xaxis)
+        elif len(everywhere) <= FEW_PLACES:
+            axes.set_xticks(everywhere)
         if log_y:
             axes.set_yscale("log")
             plain_log(axes.yaxis)

@@ -147,7 +147,7 @@ def _percentiles(results: Results) -> Section:
                 known = [run for run in a.over if NAME in run.measured]
                 radii = [row["radius"] for row in known[0].measured[NAME]["lipschitz"]] if known else []
                 curves[a.label] = (radii, [[_slope(run, r, percentile) for r in radii] for run in known])
-            title = f"{panel}: slope, {percentile} % percentile"
+            title = f"{panel}: slope, {percentile} %"
             figure = line_figure(
                 f"slopes-{number}-{percentile}", title, "half-width", results.in_panel(panel), curves, log_y=True
             )

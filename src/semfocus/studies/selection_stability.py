@@ -112,12 +112,8 @@ def _curves(results: Results) -> Section:
             for a in arms
         }
         drawn = [
-            line_figure(
-                f"noise-{number}", f"{panel}: share of kept keys unchanged", "noise", arms, by_noise, log_x=True
-            ),
-            line_figure(
-                f"quarter-{number}", f"{panel}: by quarter of separation, noise {LEVEL:g}", "quarter", arms, by_quarter
-            ),
+            line_figure(f"noise-{number}", f"{panel}: keys that stay kept", "noise", arms, by_noise, log_x=True),
+            line_figure(f"quarter-{number}", f"{panel}: noise {LEVEL:g}", "quarter of separation", arms, by_quarter),
         ]
         figures += [figure for figure in drawn if figure]
     text = """Left: against the size of the noise, as a multiple of the embeddings' root mean square. Right: queries in
