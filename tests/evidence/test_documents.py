@@ -27,11 +27,11 @@ from semfocus.training.files import StorageError, append_lines, write_json
 
 
 def row(study, claim, verdict, paper="holds"):
-    line = Line("even_pairs", "top-k(5) against full", "2.00 (1.50 to 3.00)", "confirmed")
+    line = Line("even_pairs", "top-k(5) against full", "2.00 (1.50 to 3.00)", "confirmed", seeds=10)
     judged = Judged(
         Faster(claim, f"statement of {claim}", (), paper=paper), verdict, "One comparison: confirmed.", (line,)
     )
-    return ClaimRow(study, "paper", judged, "10")
+    return ClaimRow(study, "paper", judged)
 
 
 def built(tmp_path, study, *rows, size="paper", over=4):
@@ -185,6 +185,16 @@ def test_no_best_scale_before_another_scale_was_tried(scales):
     for seed in range(6):
         shutil.rmtree(store.run(manifest.run_of(manifest.arms[1], seed)).path)
     assert [race.kind for race in races(Results(store, manifest))] == ["as the paper trains"]
+
+
+def test_a_claim_names_the_seeds_it_rests_on():
+    lines = [Line("a", "b", "-", "undecided", seeds=n) for n in (6, 0, 10)]
+
+    def seeds(*some):
+        judged = dataclasses.replace(row("fair", "C1", "undecided").judged, lines=some)
+        return ClaimRow("fair", "paper", judged).seeds
+
+    assert (seeds(*lines), seeds(lines[0]), seeds(lines[1]), seeds()) == ("6 to 10", "6", "0", "0")
 
 
 def test_a_run_of_two_arms_counts_once(scales):

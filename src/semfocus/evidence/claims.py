@@ -46,7 +46,6 @@ class ClaimRow:
     study: str
     name: str  # of the question: its size
     judged: Judged
-    seeds: str
 
     @property
     def id(self) -> str:
@@ -63,6 +62,12 @@ class ClaimRow:
     @property
     def verdict(self) -> str:
         return self.judged.verdict
+
+    @property
+    def seeds(self) -> str:
+        """On how many it rests."""
+        counts = sorted({line.seeds for line in self.judged.lines if line.seeds}) or [0]
+        return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
     @property
     def ours(self) -> str:
@@ -104,18 +109,7 @@ class ClaimRow:
 
 def claim_rows(results: Results, judged: Sequence[Judged]) -> list[ClaimRow]:
     question = results.question
-    return [ClaimRow(question.study, question.name, one, _seeds(results, one)) for one in judged]
-
-
-def _seeds(results: Results, judged: Judged) -> str:
-    """How many seeds a claim rests on: those of its comparisons, or of the runs in its panels that are over."""
-    counts = [len(line.comparison.seeds) for line in judged.lines if line.comparison is not None]
-    if not counts:
-        panels = {line.panel for line in judged.lines if line.outcome != "missing"}
-        counts = [n for arm in results.arms if arm.panel in panels and (n := len(arm.over))]
-    if not counts:
-        return "0"
-    return str(max(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return [ClaimRow(question.study, question.name, one) for one in judged]
 
 
 def lacking(results: Results, records: Iterable[Record]) -> list[str]:

@@ -47,7 +47,8 @@ class AsAccurate(Claim):
         if alone is not None and len(seeds) >= FEWEST_SEEDS:
             shown += f" ({_points(alone)})"
         if limits is None or len(seeds) < FEWEST_SEEDS:
-            return Line(contrast.panel, subject, shown, "undecided", f"{len(seeds)} seeds cannot decide")
+            few = f"{len(seeds)} seeds cannot decide"
+            return Line(contrast.panel, subject, shown, "undecided", few, seeds=len(seeds))
         low, high = limits
         outcome: Outcome = "confirmed" if low >= -MARGIN else "refuted" if high < 0 else "undecided"
         broken = results.arm(contrast.panel, contrast.b).statuses()["diverged"]
@@ -58,7 +59,7 @@ class AsAccurate(Claim):
             means += f"; judged by {_points(limits)}, which holds in all {len(self.contrasts)} comparisons together"
         if broken:
             means += f"; {broken} seeds of {contrast.b} diverged and are not among them"
-        return Line(contrast.panel, subject, shown, outcome, means)
+        return Line(contrast.panel, subject, shown, outcome, means, seeds=len(seeds))
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,9 @@ class Learns(Claim):
         best = arm.best("train_accuracy")
         sound = {run.seed for run in arm.over if run.status == "finished"}
         reached = sum(value >= 0.99 for seed, value in best.items() if seed in sound)
-        shown = f"99 % of the training examples in {reached} of {len(arm.over)} seeds"
-        return Line(arm.panel, f"{self.label} fits", shown, _all_or_none(reached, len(arm.over)))
+        seeds = len(arm.over)
+        shown = f"99 % of the training examples in {reached} of {seeds} seeds"
+        return Line(arm.panel, f"{self.label} fits", shown, _all_or_none(reached, seeds), seeds=seeds)
 
     def _held_out(self, arm: ArmResult) -> Line:
         last = arm.last("heldout_accuracy")
@@ -101,7 +103,8 @@ class Learns(Claim):
         wanted, seeds = arm.panel in self.generalises, len(arm.over)  # a seed that diverged does neither
         shown = f"above {100 * limit:.1f} % in {above} of {seeds} seeds"
         subject = f"{self.label} {'generalises' if wanted else 'stays near chance'}"
-        return Line(arm.panel, subject, shown, _all_or_none(above if wanted else len(last) - above, seeds))
+        outcome = _all_or_none(above if wanted else len(last) - above, seeds)
+        return Line(arm.panel, subject, shown, outcome, seeds=seeds)
 
 
 def _points(limits: tuple[float, float]) -> str:

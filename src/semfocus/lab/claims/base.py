@@ -26,6 +26,7 @@ class Line:
     comparison: Comparison | None = None
     adjusted_p: float | None = None
     together: int = 1  # how many comparisons the correction is over
+    seeds: int = 0  # on which it rests
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Below(Claim):
         shown, limits = self._shown(test.estimate), test.interval()
         if limits is not None:
             shown += f" ({self._shown(limits[0])} to {self._shown(limits[1])})"
-        return Line(case.panel, case.subject, shown, "undecided", f"{len(values)} seeds")
+        return Line(case.panel, case.subject, shown, "undecided", f"{len(values)} seeds", seeds=len(values))
 
     def _shown(self, value: float) -> str:
         return f"{math.exp(value) if self.scale == 'ratio' else value:.3g}"

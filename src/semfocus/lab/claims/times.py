@@ -37,14 +37,14 @@ def _one(results: Results, contrast: Contrast) -> Line:
     comparison = None
     if a is not None and b is not None and set(a.times) & set(b.times):
         comparison = compare(a, b)
-    shown = "-" if comparison is None else comparison.shown()
+    shown, seeds = ("-", 0) if comparison is None else (comparison.shown(), len(comparison.seeds))
     unable = [arm.label for arm in pair if arm is not None and reach(arm.config).impossible]
     if unable:  # whichever of the two: what cannot be learnt at all is not slow
         note = f"{' and '.join(unable)} cannot bring together the tokens that decide the label"
-        return Line(contrast.panel, subject, shown, "impossible", note, comparison)
+        return Line(contrast.panel, subject, shown, "impossible", note, comparison, seeds=seeds)
     if comparison is None:
         return Line(contrast.panel, subject, shown, "missing", "its runs are not over")
-    return Line(contrast.panel, subject, shown, "undecided", "", comparison)
+    return Line(contrast.panel, subject, shown, "undecided", "", comparison, seeds=seeds)
 
 
 def _note(c: Comparison, p: float) -> str:
