@@ -152,7 +152,8 @@ def test_damaged_summaries_and_other_tables(tmp_path, text):
         (run / name).write_text(text)
     again = Results(found.store, found.manifest).arms[0].runs[0]
     assert again.measured == {}
-    assert again.environment == {}
+    with pytest.raises(StorageError, match=r"environment\.json is damaged"):  # its origin is lost
+        _ = again.environment
     (found.store.path / "clock.json").write_text(text)
     assert Clock(found.store.path / "clock.json").get(found.arms[0].config) is None
     (run / "summary.json").write_text(text)

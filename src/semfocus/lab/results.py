@@ -69,7 +69,12 @@ class Run:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        return self._table("environment.json")
+        """Where it was trained, and with what. A result whose origin is lost is none."""
+        path = self.directory.path / "environment.json"
+        found = self._table("environment.json")
+        if not found and path.exists():
+            raise StorageError(f"{path} is damaged; delete the folder {path.parent} and run the study again")
+        return found
 
     @cached_property
     def measured(self) -> dict[str, Any]:
