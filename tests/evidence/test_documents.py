@@ -108,7 +108,17 @@ def test_agreement(tmp_path):
         text, "Does not agree", "raising helps", "C2", "Agrees", "C1", "Differs from", "C5, W", "Not decided", "C3"
     )
     assert "rival" not in text
+    assert "smaller size" not in text
     assert agreement(Summary([])) == "not run yet"
+
+
+def test_smaller_sizes_are_neither_agreement_nor_the_paper_s(tmp_path):
+    quick = built(tmp_path, "ablations", row("ablations", "C4, depth", "confirmed"), size="quick")
+    text = agreement(Summary([quick]))
+    assert order(text, "Agrees:\n\n- nothing", "At a smaller size than the paper's", "C4, depth")
+    assert "Not at the paper's size yet: ablations, quick." in Summary([quick]).readme()
+    whole = built(tmp_path, "ablations", row("ablations", "C4, depth", "confirmed"))
+    assert "Not at the paper's size" not in Summary([quick, whole]).readme()
 
 
 def test_places_are_filled_and_the_rest_stays(lab, tmp_path):

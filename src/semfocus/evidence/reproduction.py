@@ -8,7 +8,7 @@ from ..lab.baselines import chance, shortcut
 from .claims import ClaimRow
 from .cost import duration
 from .markdown import table
-from .summary import BY_STUDY, FAILS, MIXED, NOT_RUN, Summary
+from .summary import BY_STUDY, FAILS, MIXED, NOT_RUN, Summary, is_full_size
 
 #: What the paper says of claims that are not its own.
 UNASKED = ("not asked", "not asked of decoders")
@@ -44,24 +44,31 @@ def status(summary: Summary) -> str:
 
 def agreement(summary: Summary) -> str:
     """The paper's claims by what was found, the explanation's first where it fails."""
-    asked = [row for row in summary.rows() if row.paper not in UNASKED]
+    asked = [
+        (_agreement(row) if is_full_size(one) else "smaller", row)
+        for one in summary.built
+        for row in one.claims
+        if row.paper not in UNASKED
+    ]
     if not asked:
         return NOT_RUN
-    asked.sort(key=lambda row: FAILS.get((row.study, row.id)) != row.verdict)
+    asked.sort(key=lambda found: FAILS.get((found[1].study, found[1].id)) != found[1].verdict)
     heads = {
         "disagrees": "Does not agree",
         "agrees": "Agrees",
         "mixed": "Differs from task to task in the paper too (its numbers and ours are on the study's page)",
         "open": "Not decided",
+        "smaller": "At a smaller size than the paper's",
     }
     parts = []
     for key, title in heads.items():
         lines = [
             f"- {row.id}: {row.statement} (the paper: {row.paper}; here: {row.verdict}; {row.study}, {row.name})"
-            for row in asked
-            if _agreement(row) == key
+            for found, row in asked
+            if found == key
         ]
-        parts.append(f"{title}:\n\n" + ("\n".join(lines) or "- nothing"))
+        if lines or key != "smaller":
+            parts.append(f"{title}:\n\n" + ("\n".join(lines) or "- nothing"))
     return "\n\n".join(parts)
 
 

@@ -195,12 +195,16 @@ class Summary:
     def _rest(self) -> str:
         known = {one.study for one in self.built}
         waiting = [study for study in BY_STUDY if study not in known]
+        smaller = [one for one in self.built if one.study not in {b.study for b in self.built if is_full_size(b)}]
         partly = [
             f"{one.study}, {one.results.question.name} ({one.cost.over} of {one.cost.planned} runs are over)"
             for one in self.built
             if one.cost.over < one.cost.planned
         ]
         sentences = [f"Partly run: {'; '.join(partly)}."] if partly else []
+        if smaller:
+            names = "; ".join(f"{one.study}, {one.results.question.name}" for one in smaller)
+            sentences.append(f"Not at the paper's size yet: {names}.")
         sentences += [f"Not run yet: {', '.join(waiting)}."] if waiting else []
         places = dict.fromkeys(
             f"{one.study}, {one.results.question.name}: commit {', '.join(one.place.commits)} on "
@@ -209,6 +213,11 @@ class Summary:
         )
         sentences += [f"Where: {'; '.join(places)}."] if places else []
         return "\n".join(sentences)
+
+
+def is_full_size(one: Built) -> bool:
+    """The paper trained no language models: theirs is any size."""
+    return one.results.question.size == "paper" or one.study == "language_model"
 
 
 def group_of(row: ClaimRow) -> Group:
