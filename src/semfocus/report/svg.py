@@ -24,6 +24,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
+from .paths import shorter
 from .style import COLOURS, INK, MUTED, RULE, ArmStyle, Entry
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def as_svg(canvas: Canvas) -> str:
         warnings.filterwarnings("ignore", "Glyph")  # the reader's fonts have it, or show that they have not
         canvas.savefig(buffer, format="svg", transparent=True, dpi=RASTER_DPI, metadata=NO_METADATA)
     text = re.sub(r"^.*?(?=<svg )", "", _printable(buffer.getvalue()), count=1, flags=re.DOTALL)
-    text = re.sub(r' d="([^"]*)"', lambda found: f' d="{_shorter(found[1])}"', text)
+    text = re.sub(r' d="([^"]*)"', lambda found: f' d="{shorter(found[1])}"', text)
     text = re.sub(r"(?<=data:image/png;base64,)[^\"]*", lambda found: _fewer_colours(found[0]), text)
     # Measured in DejaVu Sans, the widest of all: what fits in it fits in the reader's font too.
     text = re.sub(r"font-family: [^;\"]*;", "font-family: sans-serif;", text)
@@ -116,10 +117,6 @@ def as_svg(canvas: Canvas) -> str:
 def _printable(text: str) -> str:
     """XML has no control characters, not even escaped."""
     return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", "", text)
-
-
-def _shorter(path: str) -> str:
-    return " ".join(re.sub(r"(\.\d)\d+", r"\1", path).split())
 
 
 def _fewer_colours(png: str) -> str:
