@@ -1,4 +1,4 @@
-"""Under the transforms of torch.func and under traces, "auto" computes what the reference does."""
+"""Under torch.func, traces, compilers and exports, "auto" computes what it does without them."""
 
 import pytest
 import torch
@@ -104,3 +104,51 @@ def test_a_trace_knows_ties(length):
     traced = torch.jit.trace(lambda q, k, v: attention(q, k, v, TopK(3)), (x, x, x))
     equal = torch.zeros_like(x)
     torch.testing.assert_close(traced(equal, x, x), attention(equal, x, x, TopK(3), implementation="reference"))
+
+
+def test_patterns_may_change_under_a_compiler():
+    q, k, v = torch.randn(3, 1, 2, 9, 4)
+    compiled = torch.compile(attention, fullgraph=True, backend="eager")
+    for pattern in (TopK(2), TopK(3), TopK(4)):
+        assert torch.equal(compiled(q, k, v, pattern), attention(q, k, v, pattern))
+    dynamic = torch.compile(attention, fullgraph=True, dynamic=True, backend="eager")
+    assert torch.equal(dynamic(q, k, v), attention(q, k, v))
+
+
+@pytest.mark.parametrize("pattern", [TopK(3), Banded(3)], ids=lambda p: p.label)
+def test_exported_with_any_length(pattern):
+    class Own(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attention(q, k, v, pattern)
+
+    length = torch.export.Dim("length", min=6, max=100)
+    program = torch.export.export(Own(), tuple(torch.randn(3, 1, 2, 16, 4)), dynamic_shapes=({2: length},) * 3)
+    longer = torch.randn(3, 1, 2, 33, 4)
+    assert torch.equal(program.module()(*longer), attention(*longer, pattern))
+
+
+@pytest.mark.parametrize("pattern", [TopK(3), Full()], ids=lambda p: p.name)
+def test_decoding_is_compiled_once_for_all_offsets(pattern):
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    def decode(q, k, offset):
+        return attention(q, k, k, pattern, is_causal=True, query_offset=offset)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(decode, backend=backend, fullgraph=True)
+    for s in range(5, 31):
+        q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, s, 4)
+        torch.testing.assert_close(compiled(q, k, s - 1), decode(q, k, s - 1))
+    assert len(graphs) == 2  # one with numbers, one with symbols
+
+
+def test_the_scale_may_change_under_a_compiler():
+    x = torch.randn(1, 2, 6, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, fullgraph=True, backend="eager")
+    for scale in (0.3, 0.5, 0.7):
+        torch.testing.assert_close(compiled(x, x, x, TopK(2), scale=scale), attention(x, x, x, TopK(2), scale=scale))

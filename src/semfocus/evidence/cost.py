@@ -51,17 +51,18 @@ def cost_of(results: Results, records: Iterable[Record]) -> Cost:
             measured.setdefault(shapes[_name(arm)], []).append(known[run].own_seconds / _steps(arm))
     paces = {shape: mean(found) for shape, found in measured.items()}  # seconds per step
     slowest: dict[str, float] = {}
-    for arm in over.values():
-        slowest[_kin(arm)] = max(slowest.get(_kin(arm), 0.0), paces.get(shapes[_name(arm)], 0.0))
+    for arm in results.arms:
+        if pace := paces.get(shapes[_name(arm)]):
+            slowest[_kin(arm)] = max(slowest.get(_kin(arm), 0.0), pace)
     remaining, guessed, unknown = 0.0, 0, 0
     for run, arm in pairs.items():
         if run in over:
             continue
-        own, pace = paces.get(shapes[_name(arm)]), slowest.get(_kin(arm))
-        guessed += own is None and pace is not None
-        unknown += own is None and pace is None
+        own, kin = paces.get(shapes[_name(arm)]), slowest.get(_kin(arm))
+        guessed += own is None and kin is not None
+        unknown += own is None and kin is None
         spent = known[run].own_seconds if run in known else 0.0
-        remaining += max((own or pace or 0.0) * _steps(arm) - spent, 0.0)
+        remaining += max((own or kin or 0.0) * _steps(arm) - spent, 0.0)
     devices = dict.fromkeys(str(record.environment.get("device", "unknown")) for record in known.values())
     return Cost(
         planned=len(pairs),

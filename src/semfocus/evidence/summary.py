@@ -195,7 +195,8 @@ class Summary:
     def _rest(self) -> str:
         known = {one.study for one in self.built}
         waiting = [study for study in BY_STUDY if study not in known]
-        smaller = [one for one in self.built if one.study not in {b.study for b in self.built if is_full_size(b)}]
+        whole = {one.study for one in self.built if is_full_size(one)}
+        smaller = [one for one in self.built if one.study not in whole]
         partly = [
             f"{one.study}, {one.results.question.name} ({one.cost.over} of {one.cost.planned} runs are over)"
             for one in self.built

@@ -9,11 +9,9 @@ import numpy as np
 from ..lab.results import ArmResult
 from .parts import Figure, shortened
 from .style import Entry, legend_of, styles_of
-from .svg import TITLE_AT, as_svg, drawing, plain_log, plot
+from .svg import LONGEST_TITLE, TITLE_AT, as_svg, drawing, plain_log, plot
 
 Values = Sequence[Sequence[float | None]]  # one row per seed
-#: Letters that fit above a plot.
-LONGEST_TITLE = 48
 #: Up to so many places are numbered one by one.
 FEW_PLACES = 5
 

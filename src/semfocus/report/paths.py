@@ -71,11 +71,8 @@ def _joined(words: Sequence[str]) -> str:
     out, last = "", ""
     for word in words:
         if word.isalpha():
-            if word != last or word in "Mz":
-                out += word
-            elif word == "l":
-                out += " "
+            out += word if word != last or word in "Mz" else ""
             last = word
         else:
             out += word if out[-1:].isalpha() or word.startswith("-") else f" {word}"
-    return re.sub(r" +(?=-)| (?= )", "", out)
+    return out

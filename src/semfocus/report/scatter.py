@@ -10,7 +10,7 @@ from matplotlib.transforms import Bbox
 from ..lab.predict import Cell
 from .parts import Figure, shortened
 from .style import ArmStyle, Entry
-from .svg import as_svg, drawing, plain_log, plot
+from .svg import LONGEST_TITLE, as_svg, drawing, plain_log, plot
 
 #: Colours safe for colour-blind readers (Okabe and Ito), and as many markers.
 LOOKS = (
@@ -64,7 +64,7 @@ def scatter_figure(
             axes.locator_params(axis="x", nbins=6)
         axes.margins(0.12)
         _name_points(axes, canvas.dpi, cells, {entry.label: entry.key for entry in legend})
-        axes.set_title(shortened(title or x_label, 46))
+        axes.set_title(shortened(title or x_label, LONGEST_TITLE))
         if title:
             axes.set_xlabel(x_label, loc="right", labelpad=0)
         axes.set_ylabel(y_label, loc="top")

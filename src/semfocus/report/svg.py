@@ -39,6 +39,8 @@ RASTER_BELOW = 0.0
 
 #: Titles begin above the numbers of the axis: some panels have long names.
 TITLE_AT = -0.13
+#: Letters of one that fit above a plot of the usual width.
+LONGEST_TITLE = 48
 
 LOOK: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
