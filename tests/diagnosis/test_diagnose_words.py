@@ -127,7 +127,7 @@ def test_no_recommendation_beyond_what_was_scored():
     text = diagnosed(evidence=of(far)).words()
     assert "No recommendation: 'kept mass' is" in text
     assert "outside what it was scored on (5 to 6)" in text
-    other = Candidate("gradient norm ratio, first epoch", 49, 7, 0.55, (0.2, 0.7), 0.25, 2.0, -1.5, 5.0, 6.0)
+    other = Candidate("log gradient norm ratio, first epoch", 49, 7, 0.55, (0.2, 0.7), 0.25, 2.0, -1.5, 5.0, 6.0)
     assert "attention alone does not tell their values" in diagnosed(evidence=of(other)).words()
 
 

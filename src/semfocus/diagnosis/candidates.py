@@ -41,7 +41,7 @@ def _at(layers: Sequence[LayerValues], k: int) -> dict[str, float | None]:
         "W-comparison, 75 %": comparison,
         "kept mass": quantile(0.5, f"kept_mass_{k}"),
         "entropy lost": None if before is None or after is None else before - after,
-        "effective support ratio": log_ratio(wide, narrow),
+        "log effective support ratio": log_ratio(wide, narrow),
         "largest in-degree over k": max(float(layer.largest[k].max()) for layer in layers) / k,
     }
 

@@ -170,11 +170,11 @@ CANDIDATES: dict[str, Measure] = {
     "W-comparison, 75 %": _w,
     "kept mass": partial(_top_only, "kept_mass", "q50"),
     "entropy lost": partial(_diagnostic, "entropy", "q50", lambda x, y: x - y),
-    "effective support ratio": partial(_diagnostic, "effective_support", "q50", log_ratio),
+    "log effective support ratio": partial(_diagnostic, "effective_support", "q50", log_ratio),
     "largest in-degree over k": partial(_top_only, "in_degree", "beta"),
-    "gradient norm ratio, first epoch": partial(_gradient, False),
-    "gradient deviation ratio, first epoch": partial(_gradient, True),
-    "loss slope ratio at initialisation, 95 %": _slope,
+    "log gradient norm ratio, first epoch": partial(_gradient, False),
+    "log gradient deviation ratio, first epoch": partial(_gradient, True),
+    "log loss slope ratio at initialisation, 95 %": _slope,
 }
 
 
