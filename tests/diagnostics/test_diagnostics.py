@@ -68,6 +68,7 @@ def test_in_degree_by_hand():
     assert (found["q0"], found["q50"], found["q100"]) == (1.0, 2.0, 3.0)
     assert found["beta"] == 1.5
     assert pooled("in_degree", probe_of(HAND))["beta"] == 1.0  # all keep all three: 3 over a mean of 3
+    assert pooled("in_degree", probe_of(HAND, TopK(9)))["beta"] == 1.0  # nobody can keep more than three
 
 
 def test_input_dependence_by_hand():

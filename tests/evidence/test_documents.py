@@ -1,7 +1,6 @@
 """What README and docs/reproduction.md say, and in which order."""
 
 import dataclasses
-import shutil
 
 import pytest
 from two_tasks import find
@@ -154,12 +153,14 @@ def test_cells_end_no_row_and_begin_no_tag():
 
 @pytest.fixture
 def scales(tmp_path):
-    """Full attention at two scales and top-k(5), six seeds: T by label."""
-    times = {"full": 40, "full x 4": 8, "top-k(5)": 10}
-    made = [
-        arm("even_pairs", pattern, {**TINY, "train": {"epochs": 50}}, scale=scale)
-        for pattern, scale in ((Full(), 1.0), (Full(), 4.0), (TopK(5), 1.0))
-    ]
+    """Full attention at two scales and top-k(5), six seeds."""
+    return trained(tmp_path, (Full(), 1.0), (Full(), 4.0), (TopK(5), 1.0))
+
+
+def trained(tmp_path, *patterns):
+    """T by label."""
+    times = {"full": 40, "full x 4": 8, "top-k(5)": 10, "top-k(5) x 4": 12}
+    made = [arm("even_pairs", pattern, {**TINY, "train": {"epochs": 50}}, scale=scale) for pattern, scale in patterns]
     store, manifest = Store(tmp_path, "controls"), Manifest(Question("controls", "quick", 6), tuple(made))
     store.write(manifest)
     for one in made:
@@ -180,9 +181,10 @@ def scales(tmp_path):
     return store, manifest
 
 
-def test_races_as_trained_and_best_against_best(scales):
-    plain, best = races(Results(*scales))
-    assert (plain.kind, plain.a.label, plain.b.label) == ("as the paper trains", "full", "top-k(5)")
+def test_races_as_trained_and_best_against_best(tmp_path):
+    made = trained(tmp_path, (Full(), 1.0), (Full(), 4.0), (TopK(5), 1.0), (TopK(5), 4.0))
+    plain, best = races(Results(*made))
+    assert (plain.kind, plain.a.label, plain.b.label) == ("as trained here", "full", "top-k(5)")
     assert plain.median.low == pytest.approx((42 / 12 + 43 / 13) / 2)
     assert plain.median.interval == (45 / 15, 40 / 10)
     assert plain.clock.ratio == pytest.approx(plain.mean.ratio / 2)
@@ -190,11 +192,20 @@ def test_races_as_trained_and_best_against_best(scales):
     assert best.median.low < 1 < plain.median.low
 
 
-def test_no_best_scale_before_another_scale_was_tried(scales):
+def test_no_best_scale_unless_both_had_a_choice(scales):
+    assert [race.kind for race in races(Results(*scales))] == ["as trained here"]
+
+
+def test_as_the_paper_trains_is_its_size_and_its_settings(scales):
     store, manifest = scales
-    for seed in range(6):
-        shutil.rmtree(store.run(manifest.run_of(manifest.arms[1], seed)).path)
-    assert [race.kind for race in races(Results(store, manifest))] == ["as the paper trains"]
+    question = Question("controls", "paper", 6)
+
+    def kinds(panel):
+        arms = tuple(dataclasses.replace(one, panel=panel) for one in manifest.arms)
+        return [race.kind for race in races(Results(store, Manifest(question, arms)))]
+
+    assert kinds("even_pairs") == ["as the paper trains"]
+    assert kinds("even_pairs, random labels") == ["as trained here"]
 
 
 def test_a_claim_names_the_seeds_it_rests_on():
@@ -264,6 +275,9 @@ def test_the_clock_is_judged_by_limits_that_censoring_leaves_valid():
     assert _clock_verdict([clock(slow, fast)]) == "confirmed"
     assert _clock_verdict([clock(slow, fast, 1.0, 9.0)]) == "refuted"
     assert _clock_verdict([clock(slow, fast), clock(fast, slow)]) == "refuted"
+    six = clock(fast[:6], slow[:6])
+    assert _clock_verdict([six]) == "refuted"
+    assert _clock_verdict([six, clock(slow, fast)]) == "undecided"  # six seeds cannot tell one of two
     late = [*slow[:-2], None, None]
     assert _clock_verdict([clock(late, fast)]) == "confirmed"  # at least so much
     assert _clock_verdict([clock(late, fast, 1.0, 9.0)]) == "undecided"  # nobody knows how much more

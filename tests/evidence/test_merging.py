@@ -153,7 +153,7 @@ def test_a_partial_study_says_what_is_missing(store, tmp_path):
     assert "parity_check: none of its 4 runs is over" in "\n".join(lines)
     assert "Partly run: two_tasks, quick (5 of 10 runs are over)" in (tmp_path / "README.md").read_text()
     assert "| parity_check | top-k(5) against full | - | missing |" in made["claims.md"]
-    assert "| parity_check | as the paper trains | full | top-k(5) | not over and not over | - |" in made["speed.md"]
+    assert "| parity_check | as trained here | full | top-k(5) | not over and not over | - |" in made["speed.md"]
 
 
 def test_processes_that_shared_a_device(store, tmp_path):

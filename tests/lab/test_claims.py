@@ -85,6 +85,38 @@ def test_no_consistent_benefit(made_up):
     assert judge(claim, Results(*made_up(unclear))).verdict == "undecided"
 
 
+def test_one_of_many_patterns_is_easily_consistent(made_up):
+    """With six seeds p = 1/32 at best: enough for one pattern, not for the best of two."""
+    bs = ["top-k(5)", "top-k(9)"]
+    times = {(PANEL, "full"): SLOW[:6], **{(PANEL, b): FAST[:6] for b in bs}}
+    found = Results(*made_up(times))
+    for names, verdict in ((bs[:1], "refuted"), (bs, "undecided")):
+        assert judge(NoConsistentBenefit("x", "no benefit", against([PANEL], "full", names)), found).verdict == verdict
+
+
+def test_equal_somewhere_by_chance(made_up):
+    """Alone its interval is 0.81 to 1.16, inside 0.8 to 1.25; beside another task it is 0.79 to 1.18."""
+    near = [34, 62, 56, 57, 42, 86, 55, 50]
+    times = {(panel, "full"): SLOW for panel in (PANEL, "other")} | {(PANEL, "top-k(5)"): near}
+    claim = NoConsistentBenefit("x", "no benefit", against([PANEL], "full", ["top-k(5)"]))
+    assert [line.outcome for line in judge(claim, Results(*made_up(times))).lines] == ["no difference"]
+    claim = NoConsistentBenefit("x", "no benefit", against([PANEL, "other"], "full", ["top-k(5)"]))
+    assert [line.outcome for line in judge(claim, Results(*made_up(times))).lines] == ["undecided", "missing"]
+
+
+def test_a_number_that_says_nothing_is_shown_and_not_judged(made_up):
+    found = results(made_up, {"full": SLOW})
+    low = {seed: -1.0 - 0.01 * seed for seed in range(8)}
+    cases = (Case(PANEL, "a", lambda _: low), Case(PANEL, "b", lambda _: low, impossible="it cannot"))
+    judged = judge(Below("x", "below", cases, 0.0), found)
+    assert [(line.outcome, line.shown[:5]) for line in judged.lines] == [
+        ("confirmed", "-1.03"),
+        ("impossible", "-1.03"),
+    ]
+    assert judged.lines[0].note.startswith("p = 0.00781 after Holm")  # over one case
+    assert judged.verdict == "confirmed"
+
+
 def test_as_accurate(made_up):
     claim = AsAccurate("x", "as good", against([PANEL], "full", ["top-k(5)"]))
     times = {"full": FAST, "top-k(5)": FAST}

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from semfocus import Banded, BlockLocal, BottomK, FixedRandom, Full, RandomK, Strided, TopK
+from semfocus.lab.baselines import baselines
 from semfocus.lab.cost import flops_per_step
 from semfocus.lab.reach import reach, visible_after
 from semfocus.lab.study import arm
@@ -55,7 +56,7 @@ def test_a_fixed_draw_grows_with_depth():
         ("even_pairs", Banded(5, global_tokens=1), False),
         ("even_pairs", BlockLocal(9), True),
         ("even_pairs", TopK(5), False),
-        ("parity_check", BlockLocal(5), True),
+        ("parity_check", BlockLocal(5), False),  # memorised, for which no tokens must meet
         ("missing_duplicate_string", Banded(5), False),  # twins are half a row apart
         ("missing_duplicate_string", BlockLocal(5), True),
         ("stack_manipulation", BlockLocal(5), False),  # not certain, so not claimed
@@ -65,6 +66,21 @@ def test_impossible(task, pattern, impossible):
     found = reach(arm(task, pattern, {}).config)
     assert found.impossible == impossible
     assert ("impossible" in found.shown()) == impossible
+
+
+def test_nothing_is_impossible_with_random_labels():
+    assert reach(arm("even_pairs", Banded(5), {}).config).impossible
+    assert not reach(arm("even_pairs", Banded(5), {"data": {"random_labels": True}}).config).impossible
+
+
+def test_shortcuts():
+    def known(task, **data):
+        return baselines(arm(task, Full(), {"data": data}).config)
+
+    assert max(known("stack_manipulation").values()) == 0.963
+    assert set(known("stack_manipulation", random_labels=True)) == {"majority class"}
+    short = arm("stack_manipulation", Full(), {"task": {"length": 12}}).config
+    assert set(baselines(short)) == {"majority class"}  # they were counted at length 40
 
 
 def test_flops_by_hand():

@@ -17,7 +17,8 @@ from ..report.speed import comparison, on_the_clock
 from ..training.protocol import RunConfig
 from .markdown import table
 
-Kind = Literal["as the paper trains", "best scale", "learning rate and scale tuned"]
+Kind = Literal["as the paper trains", "as trained here", "best scale", "learning rate and scale tuned"]
+HERE: Kind = "as trained here"
 FOCUSED = TopK(5)
 #: The study whose arms are called after their patterns, and have the settings that tuning seeds chose.
 TUNED = "fair"
@@ -62,13 +63,19 @@ def races(results: Results) -> list[Race]:
         a, b = (results.arm(panel, label) for label in plain)
         if not isinstance(a.arm.config, RunConfig):
             continue
-        tuned = results.question.study == TUNED
-        found.append(_race(panel, "learning rate and scale tuned" if tuned else "as the paper trains", a, b, clock))
+        found.append(_race(panel, _kind(results, a), a, b, clock))
         scaled = [_scaled(results, panel, pattern) for pattern in (Full(), FOCUSED)]
-        if all(scaled) and max(map(len, scaled)) > 1:
+        if min(map(len, scaled)) > 1:  # a choice for one side alone would not be best against best
             (_, best_a), (_, best_b) = (min(arms, key=lambda found: found[0]) for arms in scaled)
             found.append(_race(panel, "best scale", best_a, best_b, clock, sum(map(len, scaled))))
     return found
+
+
+def _kind(results: Results, arm: ArmResult) -> Kind:
+    if results.question.study == TUNED:
+        return "learning rate and scale tuned"
+    # Panels of other settings are called after the task and what is different.
+    return "as the paper trains" if results.question.size == "paper" and arm.panel == arm.config.task.name else HERE
 
 
 def _race(panel: str, kind: Kind, a: ArmResult, b: ArmResult, clock: Clock, tried: int = 2) -> Race:

@@ -38,7 +38,7 @@ def reach(config: RunConfig) -> Reach:
     """The reach of a run's model."""
     length = config.length
     seen = visible_after(config.pattern, length, config.model.blocks)[:, :length]
-    pairs = config.task.make().must_meet(config.task.length)
+    pairs = [] if config.data.random_labels else config.task.make().must_meet(config.task.length)
     apart = any(not bool((seen[:, i] & seen[:, j]).any()) for i, j in pairs)
     return Reach(int(seen.sum(1).max()), length, apart)
 

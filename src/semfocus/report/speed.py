@@ -98,7 +98,7 @@ def _seeds(times: ConvergenceTimes) -> str:
 
 def _times(times: ConvergenceTimes, factor: float, form: str) -> str:
     median = times.median()
-    number = form.format(factor * (times.last_epoch if median is None else median))
+    number = form.format(factor * (times.least_median if median is None else median))
     return f"> {number}" if median is None else number
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from semfocus.lab.claims import Below, Case, Claim
+from semfocus.lab.reach import reach
 from semfocus.lab.results import ArmResult, Results, Run
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
 from semfocus.patterns.banded import Banded
@@ -89,7 +91,7 @@ class Dispersion(Study):
             Below(
                 "C5, same budget",
                 f"... and less than those of {banded}, which keeps as many keys without looking",
-                smaller(banded, top),
+                _solvable(results, banded, smaller(banded, top)),
                 0.0,
                 "ratio",
                 paper="not asked",
@@ -140,6 +142,13 @@ def _ratio_cases(panels: list[str], quantiles: list[int], a: str, b: str) -> tup
         for panel in panels
         for q in quantiles
     )
+
+
+def _solvable(results: Results, label: str, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """The same, but where an arm cannot learn its task at all, what it looks like after training says nothing."""
+    unable = {a.panel for a in results.arms if a.label == label and reach(a.config).impossible}
+    why = f"{label} cannot bring together the tokens that decide the label"
+    return tuple(replace(case, impossible=why) if case.panel in unable else case for case in cases)
 
 
 Left = Callable[[float, float, float, float], float]

@@ -83,7 +83,8 @@ class Task(ABC):
     def must_meet(self, length: int) -> list[tuple[int, int]]:
         """Positions whose tokens the rule combines pairwise: a model must bring both of each pair to one place.
 
-        Empty where that is not certain. Only pairs without which no sum of local functions gives the right class.
+        Empty where that is not certain, and where training sets are memorised rather than understood. Only pairs
+        without which no sum of local functions gives the right class.
         """
         return []
 

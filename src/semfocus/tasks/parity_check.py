@@ -23,9 +23,6 @@ class ParityCheck(Task):
     vocabulary = 2
     num_classes = 2
 
-    def must_meet(self, length: int) -> list[tuple[int, int]]:
-        return [(0, length - 1)]
-
     def _sample(self, rng: np.random.Generator, n: int, length: int) -> tuple[IntArray, IntArray]:
         bits = rng.integers(0, 2, (n, length))
         return bits, bits.sum(axis=1) % 2

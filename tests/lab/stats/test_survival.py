@@ -62,7 +62,8 @@ def test_log_rank_published_values():
         ([None], (0, 9), (1, 1), None, "> 9"),
         ([9, 9], (0, 9), (1, 0), 9, "9"),
         ([0, 3], (0, 0, 3, 9), (1, 0.5, 0, 0), 1.5, "1.5"),
-        ([3, None], (0, 3, 9), (1, 0.5, 0.5), 3, "3"),
+        ([3, None], (0, 3, 9), (1, 0.5, 0.5), None, "> 6"),  # the middle of 3 and something beyond 9
+        ([3, None, 5, None], (0, 3, 5, 9), (1, 0.75, 0.5, 0.5), None, "> 7"),
         ([3, None, None], (0, 3, 9), (1, 2 / 3, 2 / 3), None, "> 9"),
     ],
 )
@@ -75,8 +76,10 @@ def test_survival_of_few_seeds(values, epochs, surviving, median, shown):
 
 
 @pytest.mark.parametrize("half", [5, 12])  # the product of 12 shares ends a little above one half
-def test_half_of_the_seeds_is_a_median_despite_rounding(half):
-    assert times([*range(1, half + 1), *[None] * half]).median() == half
+def test_half_of_the_seeds_is_half_despite_rounding(half):
+    exactly = times([*range(1, half + 1), *[None] * half])
+    assert (exactly.median(), exactly.shown()) == (None, f"> {(half + 100) / 2:g}")
+    assert times([*range(1, half + 1), *[99] * half]).median() == (half + 99) / 2
 
 
 def test_censoring_counts_the_unconverged_and_the_diverged():

@@ -58,7 +58,7 @@ class Claim(ABC):
 
     def rule(self, lines: Sequence[Line]) -> Verdict:
         """The verdict on the whole: all lines must be confirmed, and one certain opposite refutes."""
-        found = {line.outcome for line in lines}
+        found = {line.outcome for line in lines} - {"impossible"}
         if "refuted" in found:
             return "refuted"
         return "confirmed" if found == {"confirmed"} else "undecided"

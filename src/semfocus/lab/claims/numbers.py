@@ -14,12 +14,16 @@ from .base import Claim, Line, Outcome, holm_with
 
 @dataclass(frozen=True)
 class Case:
-    """A number per seed, in one panel. ``otherwise``: why no seed may have it although every run is over."""
+    """A number per seed, in one panel. ``otherwise``: why no seed may have it although every run is over.
+
+    ``impossible``: why the number, if there is one, says nothing; it is shown and not judged.
+    """
 
     panel: str
     subject: str
     values: Callable[[Results], dict[int, float]] = field(compare=False)
     otherwise: str = ""
+    impossible: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,12 @@ class Below(Claim):
         found = [(case, case.values(results)) for case in self.cases]
         over = all(run.summary is not None for _, run in results.every_run())
         lines = [self._line(case, values, over) for case, values in found]
-        tested = [i for i, (_, values) in enumerate(found) if len(values) >= FEWEST_SEEDS]
+        tested = [i for i, (case, values) in enumerate(found) if len(values) >= FEWEST_SEEDS and not case.impossible]
         tests = [SignFlip.of(list(found[i][1].values())) for i in tested]
-        never = sum(line.outcome != "missing" and not values for line, (_, values) in zip(lines, found, strict=True))
+        never = sum(
+            bool(case.impossible) or (line.outcome != "missing" and not values)
+            for line, (case, values) in zip(lines, found, strict=True)
+        )
         waiting = len(lines) - len(tested) - never
         adjusted = holm_with([test.two_sided(self.limit) for test in tests], waiting)
         for i, test, p in zip(tested, tests, adjusted, strict=True):
@@ -55,6 +62,8 @@ class Below(Claim):
         return lines
 
     def _line(self, case: Case, values: dict[int, float], over: bool) -> Line:
+        if not values and case.impossible:
+            return Line(case.panel, case.subject, "-", "impossible", case.impossible)
         if not values and over and case.otherwise:
             return Line(case.panel, case.subject, "-", "undecided", case.otherwise)
         if not values:
@@ -63,7 +72,9 @@ class Below(Claim):
         shown, limits = self._shown(test.estimate), test.interval()
         if limits is not None:
             shown += f" ({self._shown(limits[0])} to {self._shown(limits[1])})"
-        return Line(case.panel, case.subject, shown, "undecided", f"{len(values)} seeds", seeds=len(values))
+        outcome: Outcome = "impossible" if case.impossible else "undecided"
+        note = case.impossible or f"{len(values)} seeds"
+        return Line(case.panel, case.subject, shown, outcome, note, seeds=len(values))
 
     def _shown(self, value: float) -> str:
         return f"{math.exp(value) if self.scale == 'ratio' else value:.3g}"

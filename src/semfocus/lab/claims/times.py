@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..reach import reach
 from ..results import Results
-from ..stats import Comparison, Verdict, compare, verdict
+from ..stats import ALPHA, EQUIVALENT, Comparison, Verdict, compare, verdict
 from .base import Claim, Contrast, Line, Outcome, holm_with
 
 
@@ -87,22 +87,42 @@ class NoConsistentBenefit(Claim):
 
     @property
     def refuted_by(self) -> str:
-        return "A pattern that is certainly faster in each of its contrasts (those it cannot reach left out)."
+        return (
+            "A pattern that is certainly faster in each of its contrasts (those it cannot reach left out), "
+            "also after correction over the patterns."
+        )
 
     def evidence(self, results: Results) -> list[Line]:
-        # Holm per pattern: the claim holds only if every pattern fails somewhere, and an "every" needs no correction.
+        # Corrected per pattern: the claim holds only if every pattern fails somewhere. The "somewhere" needs a
+        # correction over its tasks, the "every" needs none.
         patterns = dict.fromkeys(contrast.b for contrast in self.contrasts)
-        return [line for b in patterns for line in compared(results, [c for c in self.contrasts if c.b == b])]
+        lines = [line for b in patterns for line in compared(results, [c for c in self.contrasts if c.b == b])]
+        return [replace(line, outcome="undecided") if _equal_by_chance(line) else line for line in lines]
 
     def rule(self, lines: Sequence[Line]) -> Verdict:
-        """Confirmed if every pattern is certainly not faster somewhere. What is impossible is no evidence."""
-        by_pattern: dict[str, set[Outcome]] = {}
+        """Confirmed if every pattern is certainly not faster somewhere. What is impossible is no evidence.
+
+        Refuted if one is faster everywhere. "Everywhere" needs no correction over its tasks (the largest p counts), but
+        "one of them" needs Bonferroni's over the patterns.
+        """
+        by_pattern: dict[str, list[Line]] = {}
         for line in lines:
             if line.outcome != "impossible":
-                by_pattern.setdefault(line.subject, set()).add(line.outcome)
+                by_pattern.setdefault(line.subject, []).append(line)
         if not by_pattern:
             return "undecided"
-        if any(outcomes == {"confirmed"} for outcomes in by_pattern.values()):
-            return "refuted"
+        for found in by_pattern.values():
+            largest = max((line.comparison.p_two_sided if line.comparison else 1.0) for line in found)
+            if {line.outcome for line in found} == {"confirmed"} and len(by_pattern) * largest <= ALPHA:
+                return "refuted"
         fails: set[Outcome] = {"refuted", "no difference"}
-        return "confirmed" if all(fails & outcomes for outcomes in by_pattern.values()) else "undecided"
+        fail = [fails & {line.outcome for line in found} for found in by_pattern.values()]
+        return "confirmed" if all(fail) else "undecided"
+
+
+def _equal_by_chance(line: Line) -> bool:
+    """Whether "no difference" would not hold beside the other tasks of its pattern (Bonferroni)."""
+    if line.outcome != "no difference" or line.comparison is None:
+        return False
+    low, high = line.comparison.limits_at(ALPHA / line.together)
+    return not (EQUIVALENT[0] <= low and high <= EQUIVALENT[1])

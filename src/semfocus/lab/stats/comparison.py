@@ -61,7 +61,16 @@ class Comparison:
     @property
     def valid_limits(self) -> tuple[float, float]:
         """Those limits of the interval that censoring leaves valid; 0 and infinity in the place of the others."""
-        low, high = self.interval or (0.0, math.inf)
+        return self._valid(self.interval)
+
+    def limits_at(self, alpha: float) -> tuple[float, float]:
+        """``valid_limits`` at level 1 - ``alpha``, for several comparisons that shall hold together."""
+        test = _test(self.a, self.b)
+        limits, factor = test.interval(alpha), self.ratio / math.exp(test.estimate)  # in time, an epoch has its price
+        return self._valid(None if limits is None else (factor * math.exp(limits[0]), factor * math.exp(limits[1])))
+
+    def _valid(self, interval: tuple[float, float] | None) -> tuple[float, float]:
+        low, high = interval or (0.0, math.inf)
         return (
             low if self.bound in ("estimate", "at least") else 0.0,
             high if self.bound in ("estimate", "at most") else math.inf,
@@ -120,7 +129,7 @@ def compare(a: ConvergenceTimes, b: ConvergenceTimes) -> Comparison:
         raise ValueError(f"{a.name!r} has seeds {a.seeds}, {b.name!r} has {b.seeds}; at least one in common is needed")
     unpaired = tuple(sorted(a.times.keys() ^ b.times.keys()))
     a, b = a.only(common), b.only(common)
-    test = SignFlip.of((_log_times(a) - _log_times(b)).tolist())
+    test = _test(a, b)
     limits = test.interval()
     return Comparison(
         a=a,
@@ -133,6 +142,10 @@ def compare(a: ConvergenceTimes, b: ConvergenceTimes) -> Comparison:
         share_faster=_share_faster(a, b),
         exact=test.exact,
     )
+
+
+def _test(a: ConvergenceTimes, b: ConvergenceTimes) -> SignFlip:
+    return SignFlip.of((_log_times(a) - _log_times(b)).tolist())
 
 
 def _log_times(times: ConvergenceTimes) -> Floats:

@@ -23,20 +23,20 @@ class SurvivalCurve:
         return self.surviving[max(int(np.searchsorted(self.epochs, epoch, side="right")) - 1, 0)]
 
     def median(self) -> float | None:
-        """The epoch by which half have converged; None where the curve ends above one half.
+        """The epoch by which half have converged; None where nobody knows, since too few have.
 
-        Where exactly half have, the middle between that epoch and the next at which one does, if one still does: the
-        ordinary median of an even number.
+        Where exactly half have, the middle between that epoch and the next at which one does: the ordinary median of an
+        even number, and unknown if none does any more.
 
         >>> SurvivalCurve((0.0, 3.0, 4.0), (1.0, 0.5, 0.0)).median(), SurvivalCurve((0.0, 3.0), (1.0, 0.5)).median()
-        (3.5, 3.0)
+        (3.5, None)
         """
         steps = list(zip(self.epochs, self.surviving, strict=True))
         first = next((epoch for epoch, share in steps if share <= 0.5 + 1e-12), None)
         if first is None or self.at(first) < 0.5 - 1e-12:
             return first
-        then = next((epoch for epoch, share in steps if share < 0.5 - 1e-12), first)
-        return (first + then) / 2
+        then = next((epoch for epoch, share in steps if share < 0.5 - 1e-12), None)
+        return None if then is None else (first + then) / 2
 
 
 def right_censored(times: Sequence[float], censored: Sequence[bool]) -> Any:
@@ -131,13 +131,22 @@ class ConvergenceTimes:
         return SurvivalCurve((*curve.epochs, float(self.last_epoch)), (*curve.surviving, curve.surviving[-1]))
 
     def median(self) -> float | None:
-        """The Kaplan-Meier median; None where it lies beyond the last epoch."""
+        """The Kaplan-Meier median; None where so few converged that it is not known."""
         return kaplan_meier(self.data).median()
 
+    @property
+    def least_median(self) -> float:
+        """The median of min(T, E): where some are censored the median of T is at least this."""
+        return float(np.median(self.restricted))
+
     def shown(self) -> str:
-        """The median as text."""
+        """The median as text.
+
+        >>> ConvergenceTimes("full", {0: 10, 1: 20, 2: None, 3: None}, last_epoch=100).shown()
+        '> 60'
+        """
         median = self.median()
-        return f"> {self.last_epoch}" if median is None else f"{median:g}"
+        return f"> {self.least_median:g}" if median is None else f"{median:g}"
 
     def restricted_mean(self) -> float:
         """The mean of min(T, E)."""
