@@ -123,7 +123,11 @@ def test_probes_tell_times_within_an_epoch(tmp_path):
     assert time_of(run, steps) == 4.0
     probes = [{"epoch": 3, "step": 2 * steps + 20, "train_accuracy": 0.96}]
     append_lines(run.directory.path / "probe.jsonl", probes)
-    assert time_of(run, steps) == pytest.approx(2 + 20 / steps)
+    again = Results(results.store, results.manifest).arms[0]
+    assert time_of(again.runs[0], steps) == pytest.approx(2 + 20 / steps)
+    times = again.times()  # what pages and claims compare
+    assert (times.times[again.runs[0].seed], times.resolution) == (2 + 20 / steps, 20 / steps)
+    assert again.times("heldout").resolution == 1.0
 
 
 # --- twins ---

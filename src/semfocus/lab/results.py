@@ -11,9 +11,10 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from ..training.convergence import first_crossing
-from ..training.files import StorageError
+from ..training.files import StorageError, read_lines
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
+from .cost import steps_per_epoch
 from .stats import Band, ConvergenceTimes, band
 from .store import Manifest, Question, Store
 from .study import Arm
@@ -104,15 +105,26 @@ class Run:
             return "diverged" if self.summary["status"] == "diverged" else "finished"
         return "begun" if self.rows else "waiting"
 
-    def crossing(self, split: Split, level: float) -> int | None:
+    def crossing(self, split: Split, level: float, steps: int | None = None) -> float | None:
+        """The epoch at which it reached the level; None if it never did.
+
+        With ``steps`` per epoch to a part of an epoch, by its probes, which look at a part of the training examples.
+        """
         column = f"{split}_accuracy"
         try:
-            curve = [(row["epoch"], row[column]) for row in self.rows]
+            curve: list[tuple[float, float | None]] = [(row["epoch"], row[column]) for row in self.rows]
+            if split == "train" and steps is not None:
+                curve += [(row["step"] / steps, row[column]) for row in self.probes]
         except KeyError:
             raise StorageError(
                 f"{self.directory.path / 'metrics.jsonl'} is damaged: an epoch has no {column}"
             ) from None
-        return first_crossing(curve, level)
+        return first_crossing(sorted(curve, key=lambda point: point[0]), level)
+
+    @cached_property
+    def probes(self) -> list[dict[str, Any]]:
+        """Looks at its first training examples between the evaluations; none where its config asks for none."""
+        return read_lines(self.directory.path / "probe.jsonl")
 
     def last(self, column: str) -> float | None:
         """The value at the last epoch; None if the run is not over, or not finite."""
@@ -164,13 +176,24 @@ class ArmResult:
         """Epochs to the level, one per seed whose run is over; None before any is."""
         if not self.over or self.epochs < 1:
             return None
+        train, resolution = self.config.train, float(min(self.config.train.eval_every, self.epochs))
+        if self.probed(split):
+            resolution = min(resolution, train.probe_every / steps_per_epoch(self.config))
         return ConvergenceTimes(
             name=self.label,
-            times={run.seed: run.crossing(split, level) for run in self.over},
+            times={run.seed: self.crossing(run, split, level) for run in self.over},
             last_epoch=self.epochs,
             diverged=frozenset(run.seed for run in self.over if run.status == "diverged"),
-            resolution=min(self.config.train.eval_every, self.epochs),
+            resolution=resolution,
         )
+
+    def crossing(self, run: Run, split: Split = "train", level: float = LEVEL) -> float | None:
+        """The epoch at which a run of this arm reached the level, as exactly as is known."""
+        return run.crossing(split, level, steps_per_epoch(self.config) if self.probed(split) else None)
+
+    def probed(self, split: Split) -> bool:
+        """Whether somebody looked between the evaluations."""
+        return split == "train" and self.config.train.probe_every > 0 and self.config.train.probe_epochs > 0
 
     def last(self, column: str) -> dict[int, float]:
         """Values at the last epoch, per seed; those that diverged are left out."""

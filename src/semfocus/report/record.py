@@ -70,9 +70,9 @@ def _crossing(arm: ArmResult, run: Run, split: Split) -> object:
         return NOTHING
     if run.status == "diverged":
         return Cell("censored", "muted")
-    epoch = run.crossing(split, LEVEL)
+    epoch = arm.crossing(run, split)
     if epoch is not None:
-        return epoch
+        return f"{epoch:g}"
     return Cell(f"> {arm.epochs}" if run.summary is not None else f"> {run.rows[-1]['epoch']} so far", "muted")
 
 

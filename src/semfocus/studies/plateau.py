@@ -18,8 +18,6 @@ from semfocus.patterns.top_k import TopK
 from semfocus.report.page import Figure, Section, Table
 from semfocus.report.powers import power_figure
 from semfocus.studies._sizes import SECTIONS
-from semfocus.training.convergence import first_crossing
-from semfocus.training.files import read_lines
 
 SHARP = 4.0
 BUDGET = 5
@@ -146,12 +144,8 @@ def _arms(results: Results, task: str, label: str) -> list[ArmResult]:
 
 def time_of(run: Run, steps: int) -> float | None:
     """Epochs to 95 % of the training examples, from probes and evaluations alike; None if it never came."""
-    if run.status != "finished":
-        return None
-    curve = [(row["epoch"] * steps, row["train_accuracy"]) for row in run.rows]
-    curve += [(row["step"], row["train_accuracy"]) for row in read_lines(run.directory.path / "probe.jsonl")]
-    found = first_crossing(sorted(curve, key=lambda point: point[0]), LEVEL)
-    return None if found is None else max(found, 1) / steps
+    found = run.crossing("train", LEVEL, steps) if run.status == "finished" else None
+    return None if found is None else max(found, 1 / steps)
 
 
 def times(results: Results, task: str, label: str) -> Times:

@@ -9,7 +9,7 @@ LEVELS = (0.8, 0.9, 0.95, 0.99)
 SUSTAINED = 5
 
 
-def first_crossing(curve: Sequence[tuple[int, float | None]], level: float, sustained: int = 1) -> int | None:
+def first_crossing(curve: Sequence[tuple[float, float | None]], level: float, sustained: int = 1) -> float | None:
     """The first epoch at which the value is at least ``level`` in ``sustained`` evaluations running; None if never.
 
     >>> first_crossing([(0, 0.5), (1, 0.96), (2, 0.9), (3, 0.97), (4, 0.98)], 0.95)
