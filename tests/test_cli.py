@@ -124,10 +124,11 @@ def test_check_names_what_is_broken(tmp_path, capsys):
     assert "FAILED invisible_tokens_do_not_matter" in out
 
 
-def test_check_on_a_class_that_is_no_dataclass(tmp_path, capsys):
-    (tmp_path / "torch.py").write_text(textwrap.dedent(GOOD_PATTERN.replace("@dataclass(frozen=True)", "")))
-    assert main(["check", str(tmp_path / "torch.py")]) == 1  # a name that must not hide torch itself
-    assert "FAILED frozen_dataclass" in capsys.readouterr().out
+@pytest.mark.parametrize("instead", ["", "@dataclass"])
+def test_a_class_that_is_no_frozen_dataclass_is_refused(tmp_path, capsys, instead):
+    (tmp_path / "torch.py").write_text(textwrap.dedent(GOOD_PATTERN.replace("@dataclass(frozen=True)", instead)))
+    assert main(["check", str(tmp_path / "torch.py")]) == 2  # a name that must not hide torch itself
+    assert "must be a frozen dataclass" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def test_registration_mistakes_are_named():
     with pytest.raises(ValueError, match="input_dependent"):
 
         @semfocus.register
+        @dataclass(frozen=True)
         class Undeclared(semfocus.Pattern):
             def keep(self, q, k, visible):
                 return visible
@@ -72,6 +73,7 @@ def test_registration_mistakes_are_named():
     with pytest.raises(ValueError, match="'top_k' exists already"):
 
         @semfocus.register
+        @dataclass(frozen=True)
         class TopK(semfocus.Pattern):
             input_dependent = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import inspect
@@ -45,9 +46,11 @@ def register(cls: C) -> C:
 
     if isinstance(cls, type) and issubclass(cls, Pattern):
         _check_methods(cls, Pattern)
+        _check_dataclass(cls)
         patterns.register(cls)
     elif isinstance(cls, type) and issubclass(cls, Task):
         _check_methods(cls, Task)
+        _check_dataclass(cls)
         tasks.registry.add(cls)
     elif isinstance(cls, type) and issubclass(cls, diagnostics.Diagnostic):
         _check_methods(cls, diagnostics.Diagnostic)
@@ -61,6 +64,15 @@ def register(cls: C) -> C:
             f"lab.study.Study, not {cls!r}"
         )
     return cls
+
+
+def _check_dataclass(cls: type) -> None:
+    """Knobs are a dataclass's fields, and what is equal must be the same key of a table."""
+    if not dataclasses.is_dataclass(cls) or not getattr(cls, "__dataclass_params__").frozen:  # noqa: B009 (mypy)
+        raise ValueError(
+            f"class {cls.__name__} must be a frozen dataclass before it is registered; write @dataclass(frozen=True) "
+            "between @semfocus.register and the class"
+        )
 
 
 def _check_methods(cls: type, base: type) -> None:

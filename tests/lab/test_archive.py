@@ -67,6 +67,23 @@ def test_only_what_is_new_and_without_weights(store, tmp_path):
     names = zipfile.ZipFile(tmp_path / "second.zip").namelist()
     assert f"convergence/runs/{late.name}/summary.json" in names
     assert not any("weights" in name for name in names)
+    before = (tmp_path / "second.zip").read_bytes()
+    with pytest.raises(StorageError, match="second.zip exists"):  # what it holds counts as packed
+        pack(found.path, tmp_path / "second.zip", only_new=True)
+    assert (tmp_path / "second.zip").read_bytes() == before
+
+
+def test_manifests_of_plugins_are_merged_without_them(store, tmp_path):
+    found, manifest = store
+    path = found.manifest_path(manifest.question.name)
+    ours = json.loads(path.read_text()) | {"plugins": ["mine.py"]}
+    extra = {**ours["arms"][0], "label": "mine"}
+    extra = {**extra, "config": {**extra["config"], "pattern": {"name": "nobody_knows"}}}
+    path.write_text(json.dumps({**ours, "arms": [*ours["arms"], extra]}))
+    pack(found.path.parent, tmp_path / "x.zip")
+    path.write_text(json.dumps(ours))
+    unpack(tmp_path / "x.zip", found.path.parent)
+    assert [a["label"] for a in json.loads(path.read_text())["arms"]] == [*(a["label"] for a in ours["arms"]), "mine"]
 
 
 def test_snapshots_travel_as_weights_do(store, tmp_path):

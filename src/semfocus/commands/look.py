@@ -48,7 +48,8 @@ def show_pattern(options: argparse.Namespace) -> int:
 
     load_plugins(options.plugin)
     try:
-        pattern = patterns.parse(options.pattern)
+        with users_code():
+            pattern = patterns.parse(options.pattern)
         tokens = options.length + pattern.global_tokens
         pattern.require(tokens, tokens, options.causal)
     except ValueError as error:

@@ -207,7 +207,7 @@ def _again(directory: Path, plugins: list[Path]) -> str:
     words = ["semfocus", "resume", str(directory)]
     for path in plugins:
         words += ["--plugin", str(path)]
-    return f"{shlex.join(words)} goes on, and so does the same command"
+    return f"the same command goes on; {shlex.join(words)} goes on with the whole study"
 
 
 def show_status(options: argparse.Namespace) -> int:

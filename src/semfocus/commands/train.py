@@ -37,8 +37,8 @@ def train_runs(options: argparse.Namespace) -> int:
                 stopping=stopping,
             )
             directories = trainer.run(configs)
-    for directory in directories:
-        summary = directory.summary()
+        summaries = [directory.summary() for directory in directories]
+    for directory, summary in zip(directories, summaries, strict=True):
         epoch = summary["train_convergence"]["0.95"]
         reached = "not reached" if epoch is None else f"epoch {epoch}"
         accuracy = summary["last_heldout_accuracy"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..lab.study import Study
@@ -86,7 +86,7 @@ def build(evidence: Evidence, lab: Path, find: Callable[[str], Study], say: Call
     found = answer(find(built.results.question.study), built.results, [row.judged for row in built.claims])
     for name, text in tables(built, evidence, where).items():
         write_text(evidence.path / name, text)
-    write_text(evidence.path / "index.html", found.page(_beside(where)))
+    write_text(evidence.path / "index.html", found.page(_beside(where, built.results.question.plugins)))
     figures = _write_figures(found, evidence.path / FIGURES)
     say(f"  {built.cost.over} of {built.cost.planned} runs over, {len(built.claims)} claims, {figures} figures")
     for sentence in built.lacks:
@@ -105,11 +105,11 @@ def tables(built: Built, evidence: Evidence, where: str) -> dict[str, str]:
     }
 
 
-def _beside(where: str) -> str:
+def _beside(where: str, plugins: Sequence[str]) -> str:
     return (
         f"Most figures lie beside this page as SVG in the folder {FIGURES}; the numbers are in claims.json, "
         "speed.md, runs.csv and, epoch by epoch, in curves.csv.gz. To check a run, train its first epochs again: "
-        f"{speed.check_command(where, 'RUN')}, with RUN from the last column of “Every run”."
+        f"{speed.check_command(where, 'RUN', plugins)}, with RUN from the last column of “Every run”."
     )
 
 

@@ -21,7 +21,9 @@ NULL = "null"
 
 
 def damaged(path: Path, why: object) -> StorageError:
-    return StorageError(f"{path} is damaged ({why}); restore it from version control or add the study again")
+    return StorageError(
+        f"{path} is damaged ({why}); restore it from version control, or delete its folder and add the study again"
+    )
 
 
 def write_text(path: Path, text: str) -> bool:

@@ -63,7 +63,8 @@ def runs_csv(results: Results, records: Mapping[str, Record], where: str) -> str
         pattern: Pattern = arm.arm.config.pattern
         record = records.get(name)
         if record is not None:
-            writer.writerow({**start, "pattern": pattern.label, **_facts(record), "check": check_command(where, name)})
+            check = check_command(where, name, results.question.plugins)
+            writer.writerow({**start, "pattern": pattern.label, **_facts(record), "check": check})
     return buffer.getvalue()
 
 

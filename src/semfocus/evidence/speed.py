@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,7 +123,7 @@ def markdown(results: Results, found: list[Race], where: str) -> str:
             shown(race.mean),
             shown(race.clock),
             race.seeds,
-            f"`{check_command(where, race.b.over[0].directory.run)}`" if race.b.over else "-",
+            f"`{check_command(where, race.b.over[0].directory.run, results.question.plugins)}`" if race.b.over else "-",
         )
         for race in found
     ]
@@ -133,9 +135,9 @@ def _losses(results: Results, panel: str) -> str:
     return f"## {panel}\n\n{table(made.columns, made.rows)}"
 
 
-def check_command(where: str, run: str) -> str:
+def check_command(where: str, run: str, plugins: Sequence[str] = ()) -> str:
     """What retrains the first epochs of a run and compares them."""
-    return f"semfocus results check {where} {run}"
+    return " ".join(["semfocus results check", where, run, *(f"--plugin {shlex.quote(file)}" for file in plugins)])
 
 
 def shown(found: MedianRatio | Comparison | None) -> str:

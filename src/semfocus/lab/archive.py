@@ -14,12 +14,14 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..training.files import StorageError, explained, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
 from ..training.run_directory import SNAPSHOT, WEIGHTS
+from ..training.strict import ConfigError
 from .results import MEASURED
 from .store import Manifest, Store, merged_manifest, stores
 
@@ -49,6 +51,10 @@ class Packed:
 
 def pack(directory: Path, file: Path, *, weights: bool = True, only_new: bool = False) -> Packed:
     """Writes all finished runs under a folder; with ``only_new`` the runs and files that no earlier ``pack`` wrote."""
+    if only_new and file.exists():
+        raise StorageError(
+            f"{file} exists, and what it holds would be in no archive; choose another name for what is new"
+        )
     writer = _Writer(file)
     try:
         runs = skipped = 0
@@ -247,7 +253,8 @@ def _add_table(target: Path, data: bytes) -> None:
             merged = {device: {**theirs.get(device, {}), **ours.get(device, {})} for device in devices}
         else:
             merged = merged_manifest(theirs, ours)
-            Manifest.from_dict(merged)
+            with suppress(ConfigError) if merged.get("plugins") else nullcontext():  # whose names are not known here
+                Manifest.from_dict(merged)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # not what it should be: ours stays
     if merged != ours:

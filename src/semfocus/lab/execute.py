@@ -10,20 +10,21 @@ import torch
 
 from ..language.config import LanguageConfig
 from ..language.trainer import LanguageTrainer
+from ..registry import suggestion
 from ..training.files import StorageError
 from ..training.progress import Progress
 from ..training.protocol import RunConfig
 from ..training.strict import ConfigError
 from ..training.trainer import Trainer
 from .borrow import borrow
-from .claims import Claim
+from .claims import Claim, Contrast
 from .configs import Config
 from .cost import Clock
 from .overrides import overridden
 from .part import Part
 from .results import Results
 from .store import Manifest, Question, Store
-from .study import Arm, Study, check_arms, listed
+from .study import Arm, Study, check_arms, listed, listed_arms
 
 WHOLE = Part()
 #: Trains configs into a store's folder; finished runs are not repeated.
@@ -39,12 +40,33 @@ def ask(study: Study, size: str, seeds: int | None, overrides: Sequence[str], pl
 
 def plan(study: Study, question: Question) -> Manifest:
     """The runs that can be named before anything has run, with the overrides applied."""
-    own = listed(study, "runs", study.runs(question.size), Arm)
+    own = listed_arms(study, "runs", study.runs(question.size))
     arms = study.settled(question.size, overridden(study, own, question.overrides))
     manifest = _manifest(study, question, arms)
     # Before hours of training, not after.
-    listed(study, "claims", study.claims(Results(Store(Path(), study.name), manifest)), Claim)
+    _check_names(
+        study, listed(study, "claims", study.claims(Results(Store(Path(), study.name), manifest)), Claim), arms
+    )
     return manifest
+
+
+def _check_names(study: Study, claims: Sequence[Claim], arms: Sequence[Arm]) -> None:
+    """A claim about an arm that is not there would be called unfinished for ever. Those of follow-ups may come yet."""
+    panels: dict[str, set[str]] = {}
+    for arm in arms:
+        panels.setdefault(arm.panel, set()).add(arm.label)
+    for claim in claims:
+        for one in getattr(claim, "contrasts", ()):
+            if not isinstance(one, Contrast):
+                raise ConfigError(f"claim {claim.id!r} has {one!r:.80}; its contrasts must be Contrast(panel, a, b)")
+            if type(study).follow_up is not Study.follow_up:
+                continue
+            if one.panel not in panels:
+                raise ConfigError(f"claim {claim.id!r} names panel {one.panel!r}; {suggestion(one.panel, panels)}")
+            for label in (one.a, one.b):
+                if label not in panels[one.panel]:
+                    nearest = suggestion(label, panels[one.panel])
+                    raise ConfigError(f"claim {claim.id!r} names arm {label!r} of panel {one.panel!r}; {nearest}")
 
 
 def _manifest(study: Study, question: Question, arms: Sequence[Arm]) -> Manifest:
@@ -79,7 +101,7 @@ def execute(
     _train(store, now, train, say, weights)
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
-    follow_ups = listed(study, "follow_up", follow_ups, Arm)
+    follow_ups = listed_arms(study, "follow_up", follow_ups)
     found = overridden(study, follow_ups, question.overrides)
     found = study.settled(question.size, found) if found else []
     known = {(arm.panel, arm.label): arm for arm in manifest.arms}

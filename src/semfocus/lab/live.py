@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..training.files import names_in, read_lines
+from ..training.files import explained, names_in, read_lines
 from .store import stores
 
 COLUMNS = ("train_loss", "train_accuracy", "heldout_loss", "heldout_accuracy")
@@ -46,7 +46,8 @@ class Mirror:
         if run not in self.writers:
             folder = store / FOLDER / _title(run)
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier call: every point would be there twice
-            self.writers[run] = self.make(log_dir=str(folder))
+            with explained(folder, "write"):
+                self.writers[run] = self.make(log_dir=str(folder))
         for row in rows:
             for column in COLUMNS:
                 if row.get(column) is not None:

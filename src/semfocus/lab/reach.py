@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..patterns.base import Pattern, View, chosen
+from ..patterns.full import Full
 from ..randomness import Noise, key_of
 from ..training.protocol import RunConfig
 
@@ -54,7 +55,7 @@ def visible_after(pattern: Pattern, length: int, blocks: int) -> Tensor:
     True
     """
     tokens = length + pattern.global_tokens
-    if pattern.input_dependent or pattern.random or pattern.budget is None:
+    if pattern.input_dependent or pattern.random or isinstance(pattern, Full):
         return torch.ones(tokens, tokens, dtype=torch.bool)  # any key may be chosen
     nothing = torch.zeros(1, tokens, 1)
     everything = torch.ones(1, tokens, tokens, dtype=torch.bool)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -168,16 +169,42 @@ def listed(study: Study, method: str, given: Iterable[T], kind: type) -> list[T]
 def check_arms(study: Study, arms: Sequence[Arm]) -> None:
     """A study's own mistakes, found before hours of training: equal names, panels that cannot be compared."""
     seen: set[tuple[str, str]] = set()
-    epochs: dict[str, int] = {}
+    shared: dict[tuple[str, str], object] = {}
     for arm in arms:
         if (arm.panel, arm.label) in seen:
-            raise ValueError(f"study {study.name!r} has two arms {arm.label!r} in panel {arm.panel!r}")
+            raise ConfigError(f"study {study.name!r} has two arms {arm.label!r} in panel {arm.panel!r}")
         seen.add((arm.panel, arm.label))
-        known = epochs.setdefault(arm.panel, arm.config.train.epochs)
-        if known != arm.config.train.epochs:
-            raise ValueError(
-                f"study {study.name!r}: arms of panel {arm.panel!r} train {known} and {arm.config.train.epochs} epochs"
-            )
+        alike: dict[str, object] = {"epochs": arm.config.train.epochs}
+        if isinstance(arm.config, RunConfig):
+            train = arm.config.train
+            alike |= {"eval_every": train.eval_every, "probe_every": train.probe_every, "task": arm.config.task.name}
+        for what, value in alike.items():
+            known = shared.setdefault((arm.panel, what), value)
+            if known != value:
+                raise ConfigError(
+                    f"study {study.name!r}: arms of panel {arm.panel!r} have {what} {known} and {value}; "
+                    "those of one panel are compared seed by seed, so it must be the same"
+                )
+
+
+def listed_arms(study: Study, method: str, given: Iterable[Arm]) -> list[Arm]:
+    """The arms that a method of a study gave, each refused unless it is what it should be."""
+    arms = listed(study, method, given, Arm)
+    for arm in arms:
+        _check_arm(study, arm)
+    return arms
+
+
+def _check_arm(study: Study, arm: Arm) -> None:
+    for name in ("panel", "label"):
+        if not isinstance(getattr(arm, name), str) or not getattr(arm, name):
+            raise ConfigError(f"study {study.name!r}: an arm's {name} is {getattr(arm, name)!r}; it must be a name")
+    if arm.seeds is not None and (not isinstance(arm.seeds, tuple) or not all(isinstance(s, int) for s in arm.seeds)):
+        raise ConfigError(f"study {study.name!r}: seeds of arm {arm.label!r} is {arm.seeds!r}; (0, 1, 2) would do")
+    if isinstance(arm.config, Mapping):
+        raise ConfigError(
+            f"study {study.name!r}: the config of arm {arm.label!r} is a dict; arm(...) makes a config of it"
+        )
 
 
 def joined_patterns(size: int = 5) -> list[Pattern]:
@@ -189,7 +216,9 @@ def joined_patterns(size: int = 5) -> list[Pattern]:
             pattern = cls.examples()[0]
         except Exception as error:
             raise ValueError(f"pattern {name!r}: no instance to run ({error}); give its knobs defaults") from None
-        joined.append(pattern.with_budget(size) or pattern)
+        with suppress(Exception):  # a user's own rules may forbid that budget: then its default it is
+            pattern = pattern.with_budget(size) or pattern
+        joined.append(pattern)
     return joined
 
 

@@ -65,7 +65,7 @@ def _row(arm: ArmResult, baseline: ArmResult, clock: Clock, judged: Sequence[Jud
         arm.label,
         times.shown(),
         Cell("compared with", "muted") if arm is baseline else NOTHING if found is None else found.shown(),
-        NOTHING if found is None else percent(found.share_faster, 0),
+        NOTHING if found is None else found.first_shown(),
         _shown(scaled(found, _arithmetic(baseline), _arithmetic(arm))),
         _shown(on_the_clock(found, baseline, arm, clock)),
         _paper(found, judged),

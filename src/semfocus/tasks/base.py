@@ -135,7 +135,7 @@ class Task(ABC):
         if not isinstance(drawn, np.ndarray) or drawn.dtype.kind not in "iub":
             kind = f"an array of {drawn.dtype}" if isinstance(drawn, np.ndarray) else f"of type {type(drawn).__name__}"
             raise TaskError(f"{self.name}._sample: {what} is {kind}; it must be a numpy array of whole numbers")
-        if drawn.size != n * width:
+        if drawn.shape != (n, width) and not (width == 1 and drawn.shape == (n,)):
             raise TaskError(f"{self.name}._sample: {what} has shape {drawn.shape}; it must be ({n}, {width})")
         if drawn.size and not 0 <= (worst := drawn.min() if drawn.min() < 0 else drawn.max()) < ids:
             raise TaskError(f"{self.name}._sample: {what} holds {worst}; it must lie in 0..{ids - 1}")

@@ -260,11 +260,16 @@ def read_pattern(given: object) -> Pattern:
         return given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         raise ConfigError(f"pattern is {given!r}; it must be a table with a name, one of {', '.join(patterns.names())}")
-    knobs = {key: value for key, value in given.items() if key != "name"}
+    knobs = {key: _frozen(value) for key, value in given.items() if key != "name"}
     try:
         return patterns.get(given["name"], **knobs)
     except ValueError as error:
         raise ConfigError(f"pattern: {error}") from None
+
+
+def _frozen(value: object) -> object:
+    """A tuple that was written as a list, as JSON and TOML do: patterns are looked up by what they are."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _defaults(task: str, pattern: Pattern, preset: str) -> dict[str, Any]:

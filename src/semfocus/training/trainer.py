@@ -119,8 +119,11 @@ class Trainer:
         try:
             GroupTraining(self, group).run()
             return True
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, MemoryError):
             pass
+        except RuntimeError as error:
+            if "allocate memory" not in str(error):  # a CPU's allocator has no exception of its own
+                raise
         # Only here, outside the handler, are the failed step's tensors free to go.
         gc.collect()
         if self.device.type == "cuda":

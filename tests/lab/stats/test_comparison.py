@@ -30,7 +30,7 @@ def test_the_ratio_is_that_of_the_geometric_means():
     expected = scipy_stats.gmean([40, 44, 50, 46, 41, 49]) / scipy_stats.gmean([18, 20, 19, 18, 20, 19])
     assert found.ratio == pytest.approx(expected)
     assert found.interval[0] < found.ratio < found.interval[1]
-    assert (found.p_two_sided, found.p_faster, found.share_faster, found.exact) == (2 / 64, 1 / 64, 1.0, True)
+    assert (found.p_two_sided, found.p_faster, found.first, found.exact) == (2 / 64, 1 / 64, 6, True)
     assert found.bound == "estimate"
     assert found.warning is None
 
@@ -41,7 +41,7 @@ def test_swapping_the_patterns_inverts_the_ratio():
     assert back.ratio == pytest.approx(1 / there.ratio)
     assert back.interval == pytest.approx((1 / there.interval[1], 1 / there.interval[0]))
     assert back.p_two_sided == there.p_two_sided
-    assert back.share_faster == pytest.approx(1 - there.share_faster)
+    assert (there.first, back.first, there.ties, back.ties) == (5, 1, 1, 1)
     assert (there.bound, back.bound) == ("at least", "at most")
 
 
@@ -77,10 +77,10 @@ def test_censoring_labels(a, b, bound, shown):
     assert found.shown().startswith(shown)
 
 
-def test_share_faster_and_restricted_means():
+def test_who_was_first_and_restricted_means():
     # faster; slower; tie; tie of two censored; convergence at the last epoch beats never
     found = comparison([40, 20, 30, None, None], [20, 40, 30, None, 100])
-    assert found.share_faster == pytest.approx((1 + 0 + 0.5 + 0.5 + 1) / 5)
+    assert (found.first, found.ties, found.first_shown()) == (2, 2, "2 of 5 (and 2 tied)")
     assert found.restricted_means == pytest.approx((58, 58))
 
 

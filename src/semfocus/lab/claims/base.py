@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from ...registry import suggestion
+from ...training.strict import ConfigError
 from ..results import Results, Split
 from ..stats import Comparison, Verdict, holm
 
@@ -88,6 +90,10 @@ class Contrast:
     a: str
     b: str
     split: Split = "train"
+
+    def __post_init__(self) -> None:
+        if self.split not in get_args(Split):
+            raise ConfigError(f"split is {self.split!r}; {suggestion(self.split, get_args(Split))}")
 
 
 def against(panels: Sequence[str], a: str, bs: Sequence[str], split: Split = "train") -> tuple[Contrast, ...]:

@@ -48,7 +48,7 @@ def _one(results: Results, contrast: Contrast) -> Line:
 
 
 def _note(c: Comparison, p: float) -> str:
-    parts = [f"p = {p:.3g} after Holm", f"{c.b.name} first in {100 * c.share_faster:.0f} % of {len(c.seeds)} seeds"]
+    parts = [f"p = {p:.3g} after Holm", f"{c.b.name} first in {c.first_shown()} seeds"]
     if c.censored:
         a, b = c.restricted_means
         parts.append(f"restricted mean epochs {a:.1f} and {b:.1f}")

@@ -35,7 +35,8 @@ class Comparison:
     interval: tuple[float, float] | None  # at level 1 - ALPHA; None below FEWEST_SEEDS
     p_two_sided: float
     p_faster: float  # one-sided: b is faster
-    share_faster: float  # of the seeds, b before a; ties count half
+    first: int  # seeds in which b came before a
+    ties: int  # in which they came together, or neither came
     exact: bool  # every sign pattern was enumerated
 
     @property
@@ -98,6 +99,10 @@ class Comparison:
                 said.append(f"{' and '.join(whose)} {what}")
         return f"More than {100 * HEAVY_CENSORING:.0f} % censored: {'; '.join(said)}." if said else None
 
+    def first_shown(self) -> str:
+        """In how many seeds b came before a."""
+        return f"{self.first} of {len(self.seeds)}" + (f" (and {self.ties} tied)" if self.ties else "")
+
     def shown(self) -> str:
         """The ratio as text, with those limits of its interval that censoring leaves valid."""
         if self.bound == "not interpretable":
@@ -117,8 +122,8 @@ def compare(a: ConvergenceTimes, b: ConvergenceTimes) -> Comparison:
     >>> slow = ConvergenceTimes("full", {0: 40, 1: 44, 2: 48, 3: 52, 4: 56, 5: 60}, last_epoch=100)
     >>> fast = ConvergenceTimes("top_k", {0: 20, 1: 22, 2: 24, 3: 26, 4: 28, 5: 30}, last_epoch=100)
     >>> found = compare(slow, fast)
-    >>> found.shown(), found.p_two_sided, found.share_faster, verdict(found)
-    ('2.00 (2.00 to 2.00)', 0.03125, 1.0, 'confirmed')
+    >>> found.shown(), found.p_two_sided, found.first_shown(), verdict(found)
+    ('2.00 (2.00 to 2.00)', 0.03125, '6 of 6', 'confirmed')
     """
     for name in ("last_epoch", "resolution"):
         if getattr(a, name) != getattr(b, name):
@@ -139,7 +144,7 @@ def compare(a: ConvergenceTimes, b: ConvergenceTimes) -> Comparison:
         interval=None if limits is None else (math.exp(limits[0]), math.exp(limits[1])),
         p_two_sided=test.two_sided(),
         p_faster=test.greater(),
-        share_faster=_share_faster(a, b),
+        **_who_was_first(a, b),
         exact=test.exact,
     )
 
@@ -153,10 +158,10 @@ def _log_times(times: ConvergenceTimes) -> Floats:
     return logs
 
 
-def _share_faster(a: ConvergenceTimes, b: ConvergenceTimes) -> float:
+def _who_was_first(a: ConvergenceTimes, b: ConvergenceTimes) -> dict[str, int]:
     # a censored time is later than convergence at the last epoch; two censored ones are a tie
     late_a, late_b = (np.where(x.censored, np.inf, x.restricted) for x in (a, b))
-    return float(np.mean((late_b < late_a) + 0.5 * (late_b == late_a)))
+    return {"first": int((late_b < late_a).sum()), "ties": int((late_b == late_a).sum())}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
