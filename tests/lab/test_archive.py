@@ -68,7 +68,7 @@ def test_only_what_is_new_and_without_weights(store, tmp_path):
     assert f"convergence/runs/{late.name}/summary.json" in names
     assert not any("weights" in name for name in names)
     before = (tmp_path / "second.zip").read_bytes()
-    with pytest.raises(StorageError, match="second.zip exists"):  # what it holds counts as packed
+    with pytest.raises(StorageError, match=r"second\.zip exists"):  # what it holds counts as packed
         pack(found.path, tmp_path / "second.zip", only_new=True)
     assert (tmp_path / "second.zip").read_bytes() == before
 

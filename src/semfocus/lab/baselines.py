@@ -12,9 +12,9 @@ from ..training.protocol import TEXT_TASK, RunConfig
 #: ListOps at the paper's settings (shares stated with the task's rules): guessing from the operator at the root,
 #: and from that operator applied to the digits that are its direct arguments.
 LISTOPS = {"root operator only": 0.347, "root operator over its direct digits": 0.494}
-#: Stack Manipulation at length 40, read as the top of the final stack: the best guess from its end. (From 16 tokens it
-#: is 99.1 %, but by then the rule itself is followed.)
-STACK, STACK_LENGTH = {"last token": 0.832, "last 8 tokens": 0.963}, 40
+#: Stack Manipulation at length 40, read as the top of the final stack: the best guess from its last tokens, learnt from
+#: 600,000 and 6,000,000 examples and counted on 400,000 others (2026-11-16, commit 12a9bdf).
+STACK, STACK_LENGTH = {"last token": 0.833, "last 8 tokens": 0.963}, 40
 SAMPLE = 20_000
 
 

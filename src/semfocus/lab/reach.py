@@ -7,6 +7,7 @@ can be combined only inside a position that sees both: where none does, a task t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,6 +34,10 @@ class Reach:
         '21 of 40: impossible'
         """
         return f"{self.most} of {self.length}" + (": impossible" if self.impossible else "")
+
+
+def why_impossible(labels: Sequence[str]) -> str:
+    return f"{' and '.join(labels)} cannot bring together the tokens that decide the label"
 
 
 def reach(config: RunConfig) -> Reach:

@@ -110,15 +110,14 @@ class Run:
 
         With ``steps`` per epoch to a part of an epoch, by its probes, which look at a part of the training examples.
         """
-        column = f"{split}_accuracy"
+        column, file = f"{split}_accuracy", "metrics.jsonl"
         try:
             curve: list[tuple[float, float | None]] = [(row["epoch"], row[column]) for row in self.rows]
             if split == "train" and steps is not None:
+                file = "probe.jsonl"
                 curve += [(row["step"] / steps, row[column]) for row in self.probes]
-        except KeyError:
-            raise StorageError(
-                f"{self.directory.path / 'metrics.jsonl'} is damaged: an epoch has no {column}"
-            ) from None
+        except KeyError as error:
+            raise StorageError(f"{self.directory.path / file} is damaged: a row has no {error.args[0]}") from None
         return first_crossing(sorted(curve, key=lambda point: point[0]), level)
 
     @cached_property

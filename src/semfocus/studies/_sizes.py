@@ -22,3 +22,5 @@ QUICK: dict[str, Any] = {
 PAPER: dict[str, Any] = {"precision": "tf32"}
 
 SECTIONS = {"smoke": TINY, "quick": QUICK, "small": PAPER, "paper": PAPER}
+#: Looks between the evaluations, where convergence may come before the first: part of ``train``.
+PAPER_PROBES = {"probe_every": 20, "probe_epochs": 20, "probe_examples": 1000}

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from semfocus.lab.claims import Below, Case, Claim
-from semfocus.lab.reach import reach
+from semfocus.lab.reach import reach, why_impossible
 from semfocus.lab.results import ArmResult, Results, Run
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
 from semfocus.patterns.banded import Banded
@@ -147,7 +147,7 @@ def _ratio_cases(panels: list[str], quantiles: list[int], a: str, b: str) -> tup
 def _solvable(results: Results, label: str, cases: tuple[Case, ...]) -> tuple[Case, ...]:
     """The same, but where an arm cannot learn its task at all, what it looks like after training says nothing."""
     unable = {a.panel for a in results.arms if a.label == label and reach(a.config).impossible}
-    why = f"{label} cannot bring together the tokens that decide the label"
+    why = why_impossible([label])
     return tuple(replace(case, impossible=why) if case.panel in unable else case for case in cases)
 
 

@@ -14,7 +14,7 @@ from semfocus.patterns.block_local import BlockLocal
 from semfocus.patterns.full import Full
 from semfocus.patterns.top_k import TopK
 from semfocus.report.page import Cell, Section, Table, recorded, shown
-from semfocus.studies._sizes import SECTIONS
+from semfocus.studies._sizes import PAPER_PROBES, SECTIONS
 
 #: Far from the seeds on which the result is reported.
 TUNING_SEEDS = (1000, 1001, 1002)
@@ -28,7 +28,6 @@ TASKS = {
 }
 #: Even Pairs with a large scale is learnt before the first evaluation: looks in between tell who was first.
 QUICK_TASK = {"paper": "even_pairs"}
-PROBES = {"train": {"probe_every": 20, "probe_epochs": 20, "probe_examples": 1000}}
 #: A run on ListOps costs as much as fifty others: a smaller grid there, one tuning seed, and fewer seeds after it.
 DEAR_TASK, DEAR_RATES, DEAR_SCALES, FEWER_SEEDS = "listops", (0.5, 1.0, 2.0), (1.0, 4.0), (0, 1, 2)
 
@@ -128,7 +127,7 @@ def _patterns(size: str) -> list[Pattern]:
 def _setting(task: str, pattern: Pattern, size: str, rate: float, scale: float) -> Arm:
     base = arm(task, pattern, SECTIONS[size], scale=scale)
     learning_rate = rate * base.config.optimiser.learning_rate
-    looks = PROBES if QUICK_TASK.get(size) == task else {}
+    looks = {"train": PAPER_PROBES} if QUICK_TASK.get(size) == task else {}
     sections = laid_over(SECTIONS[size], {"optimiser": {"learning_rate": learning_rate}}, looks)
     label = f"{label_of(pattern)}, rate {learning_rate:g}, x {scale:g}"
     made = arm(task, pattern, sections, scale=scale, panel=f"{task}, {label_of(pattern)}, {TUNING}", label=label)

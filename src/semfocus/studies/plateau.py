@@ -17,7 +17,7 @@ from semfocus.patterns.full import Full
 from semfocus.patterns.top_k import TopK
 from semfocus.report.page import Figure, Section, Table
 from semfocus.report.powers import power_figure
-from semfocus.studies._sizes import SECTIONS
+from semfocus.studies._sizes import PAPER_PROBES, SECTIONS
 
 SHARP = 4.0
 BUDGET = 5
@@ -34,7 +34,6 @@ PROBES = {
     "smoke": {"probe_every": 1, "probe_epochs": 2, "probe_examples": 50},
     "quick": {"probe_every": 20, "probe_epochs": 8, "probe_examples": 500},
 }
-PAPER_PROBES = {"probe_every": 20, "probe_epochs": 20, "probe_examples": 1000}
 #: A line through two points fits whatever they are.
 FEWEST_LENGTHS = 3
 NO_EXPONENT = f"no seed converged at {FEWEST_LENGTHS} lengths or more"

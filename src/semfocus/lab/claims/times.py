@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..reach import reach
+from ..reach import reach, why_impossible
 from ..results import Results
 from ..stats import ALPHA, EQUIVALENT, Comparison, Verdict, compare, verdict
 from .base import Claim, Contrast, Line, Outcome, holm_with
@@ -40,8 +40,7 @@ def _one(results: Results, contrast: Contrast) -> Line:
     shown, seeds = ("-", 0) if comparison is None else (comparison.shown(), len(comparison.seeds))
     unable = [arm.label for arm in pair if arm is not None and reach(arm.config).impossible]
     if unable:  # whichever of the two: what cannot be learnt at all is not slow
-        note = f"{' and '.join(unable)} cannot bring together the tokens that decide the label"
-        return Line(contrast.panel, subject, shown, "impossible", note, comparison, seeds=seeds)
+        return Line(contrast.panel, subject, shown, "impossible", why_impossible(unable), comparison, seeds=seeds)
     if comparison is None:
         return Line(contrast.panel, subject, shown, "missing", "its runs are not over")
     return Line(contrast.panel, subject, shown, "undecided", "", comparison, seeds=seeds)
