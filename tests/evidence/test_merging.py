@@ -122,6 +122,20 @@ def test_manifests_join(store):
     assert merged_manifest(plain, plain) == plain
 
 
+def test_where_plans_differ_the_later_one_stands(store):
+    """Whichever lab is added to the other: a run that is planned otherwise has another name."""
+    early = store.manifest("quick").to_dict() | {"created": "2026-01-01T00:00:00+00:00"}
+    arm = early["arms"][0]
+    changed = {**arm, "runs": {"0": "a" * 16}, "config": {**arm["config"], "seed": 7}}
+    late = {**early, "arms": [changed, *early["arms"][1:]], "created": "2026-02-01T00:00:00+00:00", "complete": False}
+    for old, new in ((early, late), (late, early)):
+        both = merged_manifest(old, new)
+        assert both["arms"][0] == changed
+        assert both["created"] == late["created"]
+        assert not both["complete"]
+    assert merged_manifest(late, {**early, "created": late["created"]})["arms"][0] == arm  # of one date: the second
+
+
 def test_a_partial_study_says_what_is_missing(store, tmp_path):
     manifest = store.manifest("quick")
     parity = [arm for arm in manifest.arms if arm.panel == "parity_check"]

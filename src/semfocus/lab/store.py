@@ -192,17 +192,25 @@ class Store:
 
 
 def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The newer manifest, with the arms that only the older one has; an arm of both has the runs of both."""
+    """The second manifest, with the arms that only the first one has; an arm of both has the runs of both.
+
+    Where an arm was planned otherwise, the plan that was made later stands, whichever comes first here.
+    """
     before = {(arm["panel"], arm["label"]): arm for arm in old["arms"]}
-    arms = []
+    dates = str(old["created"]), str(new["created"])
+    new_is_later = dates[1] >= dates[0]
+    arms, agree = [], True
     for arm in new["arms"]:
-        known = before.pop((arm["panel"], arm["label"]), None)
-        same = known is not None and known["config"] == arm["config"]
-        arms.append({**arm, "runs": {**known["runs"], **arm["runs"]}} if known is not None and same else dict(arm))
-    complete = bool(new.get("complete")) or (bool(old.get("complete")) and not before and len(arms) == len(old["arms"]))
+        known = before.pop((arm["panel"], arm["label"]), arm)
+        same = known["config"] == arm["config"]
+        agree &= same
+        both = {**arm, "runs": {**known["runs"], **arm["runs"]}}
+        arms.append(both if same else dict(arm if new_is_later else known))
+    complete = bool(new.get("complete")) if new_is_later or agree else bool(old.get("complete"))
+    complete |= agree and bool(old.get("complete")) and len(arms) == len(old["arms"])
     return {
         **new,
-        "created": min(str(old["created"]), str(new["created"])),
+        "created": min(dates) if agree else max(dates),
         "complete": complete and not before,
         "arms": [*arms, *before.values()],
     }
