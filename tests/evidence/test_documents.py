@@ -233,6 +233,11 @@ def test_what_it_cost(scales, tmp_path):
     assert whole.measured == 18 * 51 * 2.0 / 2
     assert whole.extrapolated == whole.measured
     assert whole.alone == pytest.approx((12 * 1.0 + 6 * 2.0) / 1000 * 50 * 2)  # 2 steps an epoch
+    assert whole.one_at_a_time == "0.0 min"
+    write_json(store.path / "clock.json", {"GPU": {clock_key(manifest.arms[0].config): {"milliseconds": 1.0}}})
+    fewer = cost_of(Results(store, manifest), records.values())
+    assert fewer.alone == pytest.approx(12 * 1.0 / 1000 * 50 * 2)
+    assert fewer.one_at_a_time == "0.0 min (without 6 runs, not timed)"
     half = {run: record for i, (run, record) in enumerate(sorted(records.items())) if i % 2}
     gone = [run for run in records if run not in half]
     for run in gone:

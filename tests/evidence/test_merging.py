@@ -136,6 +136,19 @@ def test_where_plans_differ_the_later_one_stands(store):
     assert merged_manifest(late, {**early, "created": late["created"]})["arms"][0] == arm  # of one date: the second
 
 
+def test_runs_of_an_earlier_plan_go(store, tmp_path):
+    add(store, "quick", tmp_path / "results")
+    plain = store.manifest("quick").to_dict()
+    arm = plain["arms"][0]
+    config = {**arm["config"], "train": {**arm["config"]["train"], "probe_every": 1, "probe_epochs": 1}}
+    plain["arms"][0] = {**arm, "config": config, "runs": {"0": "a" * 16, "1": "b" * 16}}
+    store.manifest_path("quick").write_text(json.dumps(plain))
+    added = add(store, "quick", tmp_path / "results")
+    assert (added.new, added.dropped) == (0, 2)
+    assert not set(arm["runs"].values()) & set(evidence(tmp_path).records)
+    assert len(evidence(tmp_path).records) == added.kept
+
+
 def test_a_partial_study_says_what_is_missing(store, tmp_path):
     manifest = store.manifest("quick")
     parity = [arm for arm in manifest.arms if arm.panel == "parity_check"]

@@ -36,7 +36,8 @@ def add_results(options: argparse.Namespace) -> int:
                 continue
             size = sum(path.stat().st_size for path in added.path.rglob("*") if path.is_file())
             print(
-                f"{added.path}: {added.new} runs new, {added.better} better than before, {added.kept} as before; "
+                f"{added.path}: {added.new} runs new, {added.better} better than before, {added.kept} as before"
+                f"{f', {added.dropped} dropped (their arms were planned anew)' if added.dropped else ''}; "
                 f"{added.files} files written, {size / 1e6:.2f} MB"
             )
     print(f"semfocus results build {options.into} writes pages and tables")

@@ -24,6 +24,7 @@ class Cost:
     guessed: int  # runs among them whose shape has not run: at the pace of the slowest of their length and model
     unknown: int  # runs without a pace: none of their length and model is over
     alone: float | None  # the runs that are over, by the time of one step of one model alone, training steps only
+    untimed: int = 0  # runs that are over and not in `alone`: their step was not timed
 
     @property
     def extrapolated(self) -> float | None:
@@ -38,6 +39,11 @@ class Cost:
         if self.unknown:
             said.append(f"without {self.unknown} runs of lengths or models that have not run")
         return f" ({'; '.join(said)})" if said else ""
+
+    @property
+    def one_at_a_time(self) -> str:
+        left_out = f" (without {self.untimed} runs, not timed)" if self.alone is not None and self.untimed else ""
+        return duration(self.alone) + left_out
 
 
 def cost_of(results: Results, records: Iterable[Record]) -> Cost:
@@ -63,6 +69,7 @@ def cost_of(results: Results, records: Iterable[Record]) -> Cost:
         unknown += own is None and kin is None
         spent = known[run].own_seconds if run in known else 0.0
         remaining += max((own or kin or 0.0) * _steps(arm) - spent, 0.0)
+    alone, untimed = _alone(over.values(), Clock(results.store.path / "clock.json"))
     devices = dict.fromkeys(str(record.environment.get("device", "unknown")) for record in known.values())
     return Cost(
         planned=len(pairs),
@@ -72,7 +79,8 @@ def cost_of(results: Results, records: Iterable[Record]) -> Cost:
         remaining=remaining if over else None,
         guessed=guessed,
         unknown=unknown,
-        alone=_alone(over.values(), Clock(results.store.path / "clock.json")),
+        alone=alone,
+        untimed=untimed,
     )
 
 
@@ -100,16 +108,17 @@ def _steps(arm: ArmResult) -> int:
     return config.train.epochs * steps_per_epoch(config) if isinstance(config, RunConfig) else config.steps
 
 
-def _alone(arms: Iterable[ArmResult], clock: Clock) -> float | None:
-    """None where one of the steps was not timed."""
-    total = 0.0
+def _alone(arms: Iterable[ArmResult], clock: Clock) -> tuple[float | None, int]:
+    """The time of the runs whose step was timed, None where there are none, and how many are left out."""
+    total, untimed = 0.0, 0
     for arm in arms:
         config = arm.arm.config
         milliseconds = clock.get(config) if isinstance(config, RunConfig) else None
         if milliseconds is None:
-            return None
-        total += _steps(arm) * milliseconds / 1000
-    return total or None
+            untimed += 1
+        else:
+            total += _steps(arm) * milliseconds / 1000
+    return total or None, untimed
 
 
 def duration(seconds: float | None) -> str:

@@ -200,11 +200,13 @@ class Added:
     new: int  # runs that were not there
     better: int  # that were there, and are newer or further now
     kept: int  # that were there and stay as they were
+    dropped: int  # whose arms were planned anew
     files: int  # that were written
 
 
 def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added:
-    """Adds what a lab's folder holds of one question to its evidence. No run that is there already is lost.
+    """Adds what a lab's folder holds of one question to its evidence. No run that is there already is lost, but
+    for those of arms that were planned anew since.
 
     ``wall``: seconds in which the runs that are new trained, where several processes shared a device.
     """
@@ -214,7 +216,7 @@ def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added
     old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
     found = _found(Results(store, manifest))
     if not found and not old.records:
-        return Added(path, 0, 0, 0, 0)  # an empty study would be listed as one that ran
+        return Added(path, 0, 0, 0, 0, 0)  # an empty study would be listed as one that ran
     new = {run: record for run, record in found.items() if run not in old.records}
     if wall is not None:
         new = shared(new, wall)
@@ -222,8 +224,11 @@ def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added
     better = sum(record != old.records[run] for run, record in both.items())
     clock = _clock(store.path / CLOCK)
     times = {device: {**old.clock.get(device, {}), **clock.get(device, {})} for device in sorted({*old.clock, *clock})}
-    now = Evidence(path, merged_manifest(old.manifest, plain), {**old.records, **new, **both}, times)
-    return Added(path, len(new), better, len(both) - better, len(now.save()))
+    plan = merged_manifest(old.manifest, plain)
+    records = {**old.records, **new, **both}
+    planned = {run for arm in plan["arms"] for run in arm["runs"].values()}
+    now = Evidence(path, plan, {run: record for run, record in records.items() if run in planned}, times)
+    return Added(path, len(new), better, len(both) - better, len(records.keys() - planned), len(now.save()))
 
 
 def shared(records: Mapping[str, Record], wall: float) -> dict[str, Record]:

@@ -99,7 +99,7 @@ def costs(summary: Summary) -> str:
             f"{one.cost.over} of {one.cost.planned}",
             duration(one.cost.measured),
             duration(one.cost.extrapolated) + one.cost.reservations,
-            duration(one.cost.alone),
+            one.cost.one_at_a_time,
             ", ".join(one.cost.devices),
         )
         for one in summary.built
