@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from semfocus import studies
-from semfocus.evidence.build import MOST, README, REPRODUCTION, folders, judge, tables
-from semfocus.evidence.folder import load
+from semfocus.evidence.build import MOST, README, REPRODUCTION, evidence_of_all, folders, judge, tables
 from semfocus.evidence.markdown import filled, marks
 from semfocus.evidence.reproduction import documents
 from semfocus.evidence.summary import BY_CLAIM, BY_STUDY, FAILS, Summary
@@ -20,8 +19,8 @@ def test_the_committed_tables_are_what_the_committed_data_give(tmp_path):
         assert "\nNot run yet: " in (ROOT / README).read_text()
         return
     built = []
-    for path in found:
-        evidence = load(path)
+    for evidence in evidence_of_all(ROOT / "results"):
+        path = evidence.path
         assert (path / "index.html").is_file()
         one = judge(evidence, tmp_path / path.name, studies.get)
         built.append(one)

@@ -1,12 +1,13 @@
 """What README and docs/reproduction.md say, and in which order."""
 
 import dataclasses
+import json
 
 import pytest
 from two_tasks import find
 
 from semfocus import Full, TopK
-from semfocus.evidence.build import build_all
+from semfocus.evidence.build import build_all, evidence_of_all
 from semfocus.evidence.claims import ClaimRow, Place
 from semfocus.evidence.cost import Cost, cost_of
 from semfocus.evidence.folder import add, load
@@ -251,6 +252,21 @@ def test_what_it_cost(scales, tmp_path):
     assert (none.over, none.extrapolated, none.unknown) == (0, None, 18)
 
 
+def test_times_of_steps_serve_all_studies_of_a_device(scales, lab, tmp_path):
+    """One ran on a "GPU", one on this machine; the other's clock has times of both."""
+    store, _ = scales
+    (store.path / "clock.json").unlink()
+    add(store, "quick", tmp_path / "results")
+    other = Store(lab, "two_tasks")
+    here, own = next(iter(json.loads((other.path / "clock.json").read_text()).items()))
+    write_json(other.path / "clock.json", {here: own, "GPU": {"a shape": {"milliseconds": 1.0}}})
+    add(other, "quick", tmp_path / "results")
+    controls, two_tasks = evidence_of_all(tmp_path / "results")
+    assert controls.clock == {"GPU": {"a shape": {"milliseconds": 1.0}}}
+    assert two_tasks.clock[here] == own
+    assert not (tmp_path / "results" / "controls-quick" / "clock.json").exists()
+
+
 def test_a_shape_that_has_not_run_is_guessed_by_its_slowest_kin(scales, tmp_path):
     store, manifest = scales
     records = load(add(store, "quick", tmp_path / "results").path).records
@@ -276,14 +292,20 @@ def test_the_clock_is_judged_by_limits_that_censoring_leaves_valid():
         full, top = (ConvergenceTimes(name, dict(enumerate(x)), 100) for name, x in (("full", a), ("top-k(5)", b)))
         return scaled(compare(full, top), cost_a, cost_b)
 
+    def judged(found, planned=None):
+        return _clock_verdict(found, planned or len(found))
+
     slow, fast = [60.0, 62, 64, 66, 68, 70, 72], [20.0, 21, 22, 23, 24, 25, 26]
-    assert _clock_verdict([clock(slow, fast)]) == "confirmed"
-    assert _clock_verdict([clock(slow, fast, 1.0, 9.0)]) == "refuted"
-    assert _clock_verdict([clock(slow, fast), clock(fast, slow)]) == "refuted"
+    assert judged([clock(slow, fast)]) == "confirmed"
+    assert judged([clock(slow, fast, 1.0, 9.0)]) == "refuted"
+    assert judged([clock(slow, fast), clock(fast, slow)]) == "refuted"
     six = clock(fast[:6], slow[:6])
-    assert _clock_verdict([six]) == "refuted"
-    assert _clock_verdict([six, clock(slow, fast)]) == "undecided"  # six seeds cannot tell one of two
+    assert judged([six]) == "refuted"
+    assert judged([six, clock(slow, fast)]) == "undecided"  # six seeds cannot tell one of two
     late = [*slow[:-2], None, None]
-    assert _clock_verdict([clock(late, fast)]) == "confirmed"  # at least so much
-    assert _clock_verdict([clock(late, fast, 1.0, 9.0)]) == "undecided"  # nobody knows how much more
-    assert _clock_verdict([clock(slow, [*fast[:-1], None], 9.0, 1.0)]) == "undecided"
+    assert judged([clock(late, fast)]) == "confirmed"  # at least so much
+    assert judged([clock(late, fast, 1.0, 9.0)]) == "undecided"  # nobody knows how much more
+    assert judged([clock(slow, [*fast[:-1], None], 9.0, 1.0)]) == "undecided"
+
+    assert judged([clock(slow, fast)], planned=2) == "undecided"  # the other has not run
+    assert judged([six], planned=2) == "undecided"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..lab.study import Study
@@ -14,7 +14,7 @@ from ..training.files import StorageError, explained
 from . import claims, speed
 from .compact import write_text
 from .cost import cost_of
-from .folder import MANIFEST, Evidence, load
+from .folder import MANIFEST, Evidence, clock_of, load
 from .markdown import fill_file
 from .reproduction import documents
 from .runs import runs_csv
@@ -37,6 +37,22 @@ def folders(root: Path) -> list[Path]:
         return sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
 
 
+def evidence_of_all(root: Path) -> Iterator[Evidence]:
+    """Every folder's evidence, with the times of steps that any of them measured on the devices it ran on.
+
+    A step takes what its shape and device make it take, whichever study asks.
+    """
+    found = folders(root)
+    tables = [clock_of(path) for path in found]
+    for path in found:
+        evidence = load(path)
+        for device in {str(record.environment.get("device")) for record in evidence.records.values()}:
+            times = {key: entry for table in tables for key, entry in table.get(device, {}).items()}
+            if times:
+                evidence.clock[device] = times | evidence.clock.get(device, {})
+        yield evidence
+
+
 def build_all(root: Path, find: Callable[[str], Study], say: Callable[[str], None], above: Path | None = None) -> None:
     """Builds every folder, then fills the documents under ``above``. Building twice changes no byte."""
     found = folders(root)
@@ -45,9 +61,9 @@ def build_all(root: Path, find: Callable[[str], Study], say: Callable[[str], Non
         return
     with tempfile.TemporaryDirectory() as temporary:
         built = []
-        for number, path in enumerate(found, 1):
-            say(f"{number} of {len(found)}: {path}")
-            built.append(build(load(path), Path(temporary) / str(number), find, say))
+        for number, evidence in enumerate(evidence_of_all(root), 1):
+            say(f"{number} of {len(found)}: {evidence.path}")
+            built.append(build(evidence, Path(temporary) / str(number), find, say))
         if above is not None:
             fill(Summary(built), above, say)
     size = sum(path.stat().st_size for folder in found for path in folder.rglob("*") if path.is_file())

@@ -125,10 +125,12 @@ def load(path: Path) -> Evidence:
         raise damaged(path / MANIFEST, f"{type(error).__name__}: {error}") from None
     if given != own:
         raise StorageError(f"{path} holds the results of {given}; rename the folder to that")
-    return Evidence(path, manifest, _records(path), _clock(path / CLOCK))
+    return Evidence(path, manifest, _records(path), clock_of(path))
 
 
-def _clock(path: Path) -> dict[str, Any]:
+def clock_of(folder: Path) -> dict[str, Any]:
+    """The times of steps in a folder's clock, by device."""
+    path = folder / CLOCK
     if not path.exists():
         return {}
     try:
@@ -222,7 +224,7 @@ def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added
         new = shared(new, wall)
     both = {run: merged(old.records[run], record) for run, record in found.items() if run in old.records}
     better = sum(record != old.records[run] for run, record in both.items())
-    clock = _clock(store.path / CLOCK)
+    clock = clock_of(store.path)
     times = {device: {**old.clock.get(device, {}), **clock.get(device, {})} for device in sorted({*old.clock, *clock})}
     plan = merged_manifest(old.manifest, plain)
     records = {**old.records, **new, **both}

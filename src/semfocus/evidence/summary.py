@@ -15,7 +15,7 @@ from ..lab.stats import ALPHA, Comparison
 from .claims import ClaimRow, Place
 from .cost import Cost
 from .markdown import table
-from .speed import HERE, Kind, Race, shown
+from .speed import HERE, TUNED, Kind, Race, shown
 
 Group = Literal["explanation", "paper", "best", "clock", "more"]
 TITLES: dict[Group, str] = {
@@ -133,12 +133,20 @@ class Summary:
         return f"{row.id}: {row.statement}", row.paper, row.ours, f"**{row.verdict}**", row.seeds, where
 
     def _clock_rows(self) -> list[tuple[str, ...]]:
-        """One row per folder that has timed races: not a claim of the study's, judged by its intervals alone."""
+        """One row per folder with timed races of panels that no row before it has.
+
+        It is not a claim of the study's, but is corrected as one: over all comparisons that are planned.
+        """
         rows: list[tuple[str, ...]] = []
+        shown: set[tuple[str, str]] = set()
         for one in self.built:
             every = [(race, race.clock) for race in one.races if race.clock is not None and race.kind != "best scale"]
             for kind in dict.fromkeys(race.kind for race, _ in every):
                 timed = [(race, clock) for race, clock in every if race.kind == kind]
+                here = {(kind, race.panel) for race, _ in timed}
+                if here <= shown:
+                    continue
+                shown |= here
                 numbers = "<br>".join(f"{race.panel}: {clock.shown()}" for race, clock in timed)
                 seeds = sorted({race.seeds for race, _ in timed})
                 statement = f"Top-k(5) needs less time than full attention, {kind}"
@@ -147,7 +155,7 @@ class Summary:
                         f"{statement} (full over top-k, epochs x a step alone)",
                         "not asked",
                         numbers,
-                        f"**{_clock_verdict([clock for _, clock in timed])}**",
+                        f"**{_clock_verdict([clock for _, clock in timed], _planned(one, kind))}**",
                         " to ".join(str(n) for n in (seeds if len(seeds) < 2 else (seeds[0], seeds[-1]))),
                         f"[{one.study}, {one.results.question.name}](results/{one.name}/speed.md)",
                     )
@@ -233,12 +241,20 @@ def group_of(row: ClaimRow) -> Group:
     return BY_CLAIM.get((row.study, row.id)) or BY_STUDY.get(row.study, "more")
 
 
-def _clock_verdict(found: Sequence[Comparison]) -> str:
+def _planned(one: Built, kind: Kind) -> int:
+    """How many comparisons of a kind a study will have made when all of it has run."""
+    if one.study == TUNED:  # what is compared has panels only when the tuning is over
+        return len({panel.partition(", ")[0] for panel in one.results.panels})
+    return sum(race.kind == kind for race in one.races)
+
+
+def _clock_verdict(found: Sequence[Comparison], planned: int) -> str:
     """Confirmed where every interval lies above 1, refuted where one lies below, by limits that censoring leaves valid.
 
-    "One of them" is judged by wider intervals (Bonferroni). Unlike epochs, times are not cut at the same point on both
-    sides: an epoch of one costs more than of the other.
+    "Every" means of all that are planned, and "one of them" is judged by wider intervals (Bonferroni). Unlike epochs,
+    times are not cut at the same point on both sides: an epoch of one costs more than of the other.
     """
-    if any(clock.limits_at(ALPHA / len(found))[1] < 1 for clock in found):
+    if any(clock.limits_at(ALPHA / planned)[1] < 1 for clock in found):
         return "refuted"
-    return "confirmed" if all(clock.valid_limits[0] > 1 for clock in found) else "undecided"
+    every = len(found) == planned and all(clock.valid_limits[0] > 1 for clock in found)
+    return "confirmed" if every else "undecided"
