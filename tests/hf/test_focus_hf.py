@@ -228,6 +228,22 @@ def test_the_other_way_into_such_a_model_is_refused_too():
         tf.BloomForCausalLM(config)(tokens())
 
 
+def test_attention_of_their_own_beside_ours_is_refused_where_it_asks_for_masks():
+    """BLIP's text model has a file of its own; BigBirdPegasus' encoder is in one file with its decoder."""
+    hf.register()
+    ours = {"attn_implementation": "semfocus_top_k"}
+    blip = tf.BlipTextConfig(**SIZES, num_attention_heads=4, encoder_hidden_size=16, semfocus={"k": 2}, **ours)
+    with pytest.raises(ValueError, match="the attention of BlipTextConfig's model does not go through"):
+        tf.BlipTextModel(blip)(tokens())
+    sides = {
+        f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 2))
+    }
+    widths = {"vocab_size": 23, "d_model": 16, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    bird = tf.BigBirdPegasusConfig(**widths, **sides, attention_type="original_full", semfocus={"k": 2}, **ours)
+    with pytest.raises(ValueError, match="but BigBirdPegasusSelfAttention does not go through"):
+        tf.BigBirdPegasusModel(bird)(tokens(), decoder_input_ids=tokens())
+
+
 def test_learned_sinks_are_refused_by_name():
     config = tf.GptOssConfig(**SIZES, **HEADS, num_local_experts=2, num_experts_per_tok=1)
     model = tf.GptOssForCausalLM(config)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .reach import check_config
+from .reach import check_reach
 
 #: transformers hides keys by adding the smallest number of a dtype, older code by adding -1e9.
 HIDDEN_BELOW = -1e9
@@ -39,7 +39,7 @@ def attention_mask(
     """What transformers calls once per forward pass. ``attention_mask`` is (b, s) there, True = not padding."""
     from transformers import masking_utils
 
-    check_config(config)
+    check_reach(config)
     padding_fits = attention_mask is None or attention_mask.shape[-1] == kv_length
     # Static caches give a tensor as offset, and more keys than there are tokens.
     ends_together = isinstance(q_offset, int) and kv_offset == 0 and q_offset + q_length == kv_length

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import inspect
 import sys
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
+
+#: From a mask function to the module that asked for the mask there are two calls or three.
+CALLS_BACK = 6
 
 
 def uses_interface(cls: type[nn.Module]) -> bool:
@@ -34,14 +38,52 @@ def is_stranger(module: nn.Module) -> bool:
     return not any(uses_interface(type(m)) or isinstance(m, nn.MultiheadAttention) for m in module.modules())
 
 
-def check_config(config: Any) -> None:
-    """Refuses a config whose model has attention of its own and none that uses the interface."""
-    if config is not None and _is_unreachable(type(config)):
-        raise ValueError(
-            f"attn_implementation is {config._attn_implementation!r}, but the attention of {type(config).__name__}'s "
-            "model does not go through transformers' AttentionInterface, so nothing would change but its masks: use "
-            "'eager', or a model class that does, such as Llama"
-        )
+def scores_itself(cls: type[nn.Module]) -> bool:
+    """Does one of its methods take a softmax? Linear attention and wrappers do not."""
+    methods = (inspect.unwrap(method) for method in vars(cls).values() if inspect.isfunction(method))
+    return any(name in ("softmax", "Softmax") for method in methods for name in method.__code__.co_names)
+
+
+def check_reach(config: Any) -> None:
+    """Refuses a model that asks for a mask and has attention of its own, which would be given it.
+
+    transformers gives the config alone. By it models are known all of whose attention goes another way; those with both
+    kinds are found by looking at the model that asks, which a compiled call cannot do.
+    """
+    if config is None:
+        return
+    if _is_unreachable(type(config)):
+        _refuse(config, f"the attention of {type(config).__name__}'s model does")
+    if not torch.compiler.is_compiling() and (stranger := _stranger_behind(sys._getframe(1))) is not None:
+        _refuse(config, f"{stranger} does")
+
+
+def _refuse(config: Any, what: str) -> None:
+    raise ValueError(
+        f"attn_implementation is {config._attn_implementation!r}, but {what} not go through transformers' "
+        "AttentionInterface, so nothing would change but its masks: use 'eager', or a model class that does, such as "
+        "Llama"
+    )
+
+
+#: Models that were looked at and have no such attention.
+_sound: WeakSet[nn.Module] = WeakSet()
+
+
+def _stranger_behind(frame: FrameType | None) -> str | None:
+    """The name of a class with attention of its own inside the module that asks for a mask, a few calls back."""
+    for _ in range(CALLS_BACK):
+        asking = frame.f_locals.get("self") if frame is not None else None
+        if isinstance(asking, nn.Module):
+            if asking in _sound:
+                return None
+            found = (type(m) for m in asking.modules() if is_stranger(m))
+            name = next((cls.__name__ for cls in found if scores_itself(cls)), None)
+            if name is None:
+                _sound.add(asking)
+            return name
+        frame = frame.f_back if frame is not None else None
+    return None
 
 
 _known: dict[type, bool] = {}
@@ -49,12 +91,18 @@ _known: dict[type, bool] = {}
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile cannot trace such a look
 def _is_unreachable(config_class: type) -> bool:
+    """Does a file beside the config's make masks for attention of its own, without any that uses the interface?"""
     if config_class not in _known:
-        name = config_class.__module__.replace(".configuration_", ".modeling_")
-        modeling = sys.modules.get(name)
-        classes = _own_modules(modeling) if modeling is not None and name != config_class.__module__ else []
-        _known[config_class] = any(map(takes_masks, classes)) and not any(map(uses_interface, classes))
+        package, _, name = config_class.__module__.rpartition(".")
+        start = f"{package}.modeling_" if name.startswith("configuration_") else None
+        files = [module for key, module in list(sys.modules.items()) if start and key.startswith(start)]
+        classes = [_own_modules(file) for file in files if _makes_masks(file)]
+        _known[config_class] = any(any(map(takes_masks, c)) and not any(map(uses_interface, c)) for c in classes)
     return _known[config_class]
+
+
+def _makes_masks(modeling: ModuleType) -> bool:
+    return any(name.startswith("create_") and name.endswith("_mask") for name in vars(modeling))
 
 
 def _own_modules(modeling: ModuleType) -> list[type[nn.Module]]:
