@@ -259,7 +259,9 @@ BAD = [
     (lambda: attention(Q.int(), Q, Q), ["query", "int32"]),
     (lambda: attention(Q, Q.double(), Q), ["key", "float64"]),
     (lambda: attention(Q[0, 0], Q[0, 0], Q[0, 0]), ["query", "(3, 8)"]),
-    (lambda: attention([1.0], Q, Q), ["query", "[1.0]"]),
+    (lambda: attention([1.0], Q, Q), ["query is of type list"]),
+    (lambda: attention(Q.to_sparse(), Q, Q), ["query is a sparse tensor"]),
+    (lambda: attention(Q, Q, Q, is_causal=torch.ones(3, 3)), ["is_causal is a tensor", "attn_mask"]),
     (lambda: attention(Q, Q[..., :4], Q), ["key", "4", "8"]),
     (lambda: attention(Q, Q, Q[..., :2, :]), ["value", "(2, 4, 2, 8)"]),
     (lambda: attention(Q, Q[:, :2], Q[:, :2]), ["key", "(2, 2, 3, 8)"]),
@@ -291,6 +293,14 @@ def test_bad_input_is_named(call, words):
     with pytest.raises(ValueError) as caught:
         call()
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_default_device_is_not_where_our_tensors_go():
+    q = torch.randn(1, 1, 600, 4)
+    with torch.device("meta"):
+        gathered = attention(q, q, q, TopK(3))
+        dropped = attention(q[..., :16, :], q[..., :16, :], q[..., :16, :], TopK(3), dropout_p=0.5)
+    assert gathered.device == dropped.device == q.device
 
 
 def test_explain_says_what_auto_does_and_why():

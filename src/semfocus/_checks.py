@@ -17,8 +17,8 @@ IMPLEMENTATIONS = ("auto", "reference", "chunked", "gathered", "windows", "sdpa"
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor) or x.ndim < 3:
-            raise ValueError(f"{name} is {_described(x)}; it must be a tensor (..., heads, length, width)")
+        if not isinstance(x, Tensor) or x.is_nested or x.layout != torch.strided or x.ndim < 3:
+            raise ValueError(f"{name} is {_described(x)}; it must be a dense tensor (..., heads, length, width)")
         if x.dtype not in DTYPES:
             raise ValueError(f"{name} is {x.dtype}; use one of {', '.join(str(d) for d in DTYPES)}")
         if x.dtype != query.dtype or x.device != query.device or x.ndim != query.ndim:
@@ -39,6 +39,11 @@ def _check_lead(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
         )
     if enable_gqa and (key.shape[-3] == 0 or query.shape[-3] % key.shape[-3]):
         raise ValueError(f"key has {key.shape[-3]} heads; under enable_gqa they must divide query's {query.shape[-3]}")
+
+
+def check_causal(is_causal: object) -> None:
+    if isinstance(is_causal, Tensor):
+        raise ValueError("is_causal is a tensor; it must be True or False (a mask goes to attn_mask)")
 
 
 def check_options(
@@ -82,4 +87,8 @@ def not_over_keys(mask: Tensor | None) -> str | None:
 
 
 def _described(x: object) -> str:
-    return f"{x.dtype} {tuple(x.shape)} on {x.device}" if isinstance(x, Tensor) else repr(x)
+    if not isinstance(x, Tensor):
+        return repr(x) if isinstance(x, Real | str) or x is None else f"of type {type(x).__name__}"
+    if x.is_nested or x.layout != torch.strided:
+        return f"a {'nested' if x.is_nested else 'sparse'} tensor"
+    return f"{x.dtype} {tuple(x.shape)} on {x.device}"

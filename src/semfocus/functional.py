@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import chunked, gathered, kernels, reference, windows
-from ._checks import check_inputs, check_mask, check_options
+from ._checks import check_causal, check_inputs, check_mask, check_options
 from ._tracing import forward_mode
 from .patterns.base import Pattern, whole_number
 from .patterns.full import Full
@@ -138,6 +138,7 @@ def problem_of(
         query, key, value = in_autocasts_dtype(*inputs)  # rotations leave some in float32
     check_inputs(query, key, value, enable_gqa)
     query_offset = whole_number("query_offset", query_offset)
+    check_causal(is_causal)
     pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
     if attn_mask is not None:
         check_mask(attn_mask, (*query.shape[:-1], key.shape[-2]), query.device)

@@ -87,7 +87,7 @@ def _best(scores: Tensor, size: int) -> tuple[Tensor, Tensor] | None:
         return None
     most = max(most, size)
     row, key = candidates.flatten(0, -2).nonzero().unbind(-1)
-    slot = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+    slot = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
     values = scores.new_full((len(counts), most), -torch.inf)
     keys = key.new_zeros(values.shape)
     values[row, slot] = scores.flatten(0, -2)[row, key]

@@ -119,7 +119,8 @@ def dropout_factor(rows: Tensor, columns: int, p: float, dtype: torch.dtype) -> 
     limit, scale = dropout_numbers(p)
     drawn = absorb(rows.unsqueeze(-1), torch.arange(columns, device=rows.device))
     if on_cpu(drawn):  # NumPy again: the comparison and the conversion take a third of torch's time
-        factor = torch.empty(drawn.shape, dtype=torch.promote_types(dtype, torch.float32))  # NumPy has no bfloat16
+        wide = torch.promote_types(dtype, torch.float32)  # NumPy has no bfloat16
+        factor = torch.empty(drawn.shape, dtype=wide, device=drawn.device)
         np.multiply(drawn.numpy() >= np.int32(limit), scale, out=factor.numpy(), casting="unsafe")
         return factor.to(dtype)
     return (drawn >= limit).to(dtype) * scale

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import semfocus
-from semfocus import Banded, Full, RandomK, TopK
+from semfocus import Banded, BottomK, Full, RandomK, TopK
 from semfocus.nn import MultiheadAttention
 
 EMBED, HEADS, BATCH, T, S = 8, 2, 3, 5, 7
@@ -102,6 +102,27 @@ def test_full_is_pytorch_s_layer(options, kind):
 def test_masks_of_different_types_are_added():
     theirs, ours = pair(batch_first=True)
     expect_same(theirs, ours, inputs(theirs), **masks("mixed"))
+
+
+@pytest.mark.parametrize("low", [-1e9, torch.finfo(torch.float32).min, -torch.inf])
+@pytest.mark.parametrize("pattern", [RandomK(2), BottomK(2), Banded(3)], ids=str)
+def test_large_negative_numbers_hide_the_future_from_choices_too(pattern, low):
+    torch.manual_seed(0)
+    layer = MultiheadAttention(EMBED, HEADS, pattern=pattern, batch_first=True)
+    x = torch.randn(1, T, EMBED)
+    later = x + torch.tensor([0.0, 0, 0, 1, 1])[:, None]
+    mask = torch.zeros(T, T).masked_fill(torch.ones(T, T).triu(1).bool(), low)
+    outs = []
+    for given in (x, later):
+        torch.manual_seed(1)
+        outs.append(layer(given, given, given, attn_mask=mask)[0][:, :3])
+    assert torch.equal(*outs)
+
+
+def test_a_mask_per_head_over_nothing():
+    layer = MultiheadAttention(EMBED, HEADS, batch_first=True, pattern=TopK(2))
+    nothing, mask = torch.zeros(BATCH, 0, EMBED), torch.zeros(BATCH * HEADS, T, 0)
+    assert layer(torch.zeros(BATCH, T, EMBED), nothing, nothing, attn_mask=mask)[0].shape == (BATCH, T, EMBED)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])

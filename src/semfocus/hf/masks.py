@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..reference import hiding
 from .reach import check_reach
-
-#: transformers hides keys by adding the smallest number of a dtype, older code by adding -1e9.
-HIDDEN_BELOW = -1e9
 
 
 def attention_mask(
@@ -119,8 +117,7 @@ def visibility(module: Any, mask: Tensor | None, is_causal: bool | None, t: int,
         # One row for all queries, expanded: kernels can use that.
         return Visibility(mask[..., :1, :] if mask.stride(-2) == 0 else mask, False, offset)
     if mask.is_floating_point():
-        hidden = mask <= max(HIDDEN_BELOW, torch.finfo(mask.dtype).min / 2)
-        return Visibility(mask.masked_fill(hidden, -torch.inf), False, offset)
+        return Visibility(hiding(mask), False, offset)
     raise ValueError(f"attention_mask is {mask.dtype}; it must be boolean (True = may attend) or floating-point")
 
 

@@ -6,18 +6,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..reference import hiding
+
 
 def visible_keys(attn_mask: Tensor | None, key_padding_mask: Tensor | None, heads: int) -> Tensor | None:
     """One mask, broadcastable to (b, h, t, s): boolean (True = may attend), or float to be added to the scores.
 
-    Takes ``attn_mask`` (t, s) or (b h, t, s) and ``key_padding_mask`` (b, s), each boolean or float.
+    Takes ``attn_mask`` (t, s) or (b h, t, s) and ``key_padding_mask`` (b, s), each boolean or float. Large negative
+    numbers hide as -inf does: to a pattern that chooses, a key that is only pushed down would be one to choose.
 
     >>> visible_keys(None, torch.tensor([[False, True]]), heads=1).tolist()
     [[[[True, False]]]]
     """
     masks = []
     if attn_mask is not None:
-        rows = attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.reshape(-1, heads, *attn_mask.shape[1:])
+        rows = attn_mask[None, None] if attn_mask.ndim == 2 else attn_mask.unflatten(0, (-1, heads))  # type: ignore[no-untyped-call]
         masks.append(rows)
     if key_padding_mask is not None:
         masks.append(key_padding_mask[:, None, None])  # (b, 1, 1, s)
@@ -32,7 +35,7 @@ def visible_keys(attn_mask: Tensor | None, key_padding_mask: Tensor | None, head
 
 def _added(mask: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
-        return mask
+        return hiding(mask)
     return torch.zeros(mask.shape, device=mask.device).masked_fill(mask, -torch.inf)
 
 
