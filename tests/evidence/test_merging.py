@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 
 import pytest
 from two_tasks import TwoTasks, contents, find
@@ -13,6 +14,7 @@ from semfocus.lab.results import Results
 from semfocus.lab.store import Store
 from semfocus.report.page import build
 from semfocus.training.files import StorageError
+from semfocus.training.locks import locked_folder
 
 
 @pytest.fixture
@@ -134,6 +136,70 @@ def test_where_plans_differ_the_later_one_stands(store):
         assert both["created"] == late["created"]
         assert not both["complete"]
     assert merged_manifest(late, {**early, "created": late["created"]})["arms"][0] == arm  # of one date: the second
+
+
+def test_a_later_plan_keeps_its_seeds_whichever_is_added_last(store):
+    early = store.manifest("quick").to_dict() | {"created": "2026-01-01T00:00:00+00:00"}
+    late = {**early, "seeds": early["seeds"] + 1, "created": "2026-02-01T00:00:00+00:00"}
+    both = merged_manifest(early, late)
+    for again in (both, merged_manifest(late, early), merged_manifest(both, early)):
+        assert (again["seeds"], again["created"]) == (late["seeds"], late["created"])
+
+
+def test_a_full_disk_leaves_the_folder_as_it_was(store, tmp_path, monkeypatch):
+    run = sorted(folders(store))[0]
+    shutil.move(store.path / "runs" / run, tmp_path / run)
+    add(store, "quick", tmp_path / "results")
+    before = contents(tmp_path / "results")
+    shutil.move(tmp_path / run, store.path / "runs" / run)
+    synced = []
+
+    def full(handle):
+        synced.append(handle)
+        if len(synced) > 1:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(StorageError, match="No space left"):
+            add(store, "quick", tmp_path / "results")
+    assert contents(tmp_path / "results") == before
+    assert add(store, "quick", tmp_path / "results").new == 1
+
+
+def test_two_who_add_wait_for_each_other(store, tmp_path):
+    adding = threading.Thread(target=add, args=(store, "quick", tmp_path / "results"))
+    with locked_folder(tmp_path / "results"):
+        adding.start()
+        adding.join(0.3)
+        assert adding.is_alive()
+        assert not (tmp_path / "results" / "two_tasks-quick").exists()
+    adding.join()
+    assert evidence(tmp_path).records
+
+
+def test_restoring_joins_the_plans(store, tmp_path):
+    add(store, "quick", tmp_path / "results")
+    plain = store.manifest("quick").to_dict()
+    arm = plain["arms"][0]
+    early = {**arm, "config": {**arm["config"], "seed": 7}, "runs": {"0": "a" * 16}}
+    other = {**plain, "arms": [early, *plain["arms"][1:-1]], "created": "2020-01-01T00:00:00+00:00"}
+    there = Store(tmp_path / "there", "two_tasks")
+    for text in (json.dumps(other), "{"):  # an earlier plan, a damaged one
+        there.manifest_path("quick").parent.mkdir(parents=True, exist_ok=True)
+        there.manifest_path("quick").write_text(text)
+        evidence(tmp_path).restore(tmp_path / "there")
+        assert json.loads(there.manifest_path("quick").read_text())["arms"] == plain["arms"]
+
+
+def test_a_config_of_another_run_is_refused(store, tmp_path):
+    run, folder = next(iter(folders(store).items()))
+    config = json.loads((folder / "config.json").read_text())
+    for wrong in ({}, {**config, "model": {**config["model"], "blocks": 9}}):
+        (folder / "config.json").write_text(json.dumps(wrong))
+        with pytest.raises(StorageError, match=f"{run}.*config.json"):
+            add(store, "quick", tmp_path / "results")
+    assert not (tmp_path / "results").exists()
 
 
 def test_runs_of_an_earlier_plan_go(store, tmp_path):

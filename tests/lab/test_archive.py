@@ -239,6 +239,21 @@ def test_a_run_that_is_being_trained_is_left_to_its_trainer(store, tmp_path):
     assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 1
 
 
+def test_a_full_disk_leaves_nothing_of_a_pack(store, tmp_path, monkeypatch):
+    calls, close = [], zipfile.ZipFile.close
+
+    def full(self):
+        calls.append(self)
+        if len(calls) <= 2:  # when it is finished, and when it is cleaned up
+            raise OSError(28, "No space left on device")
+        close(self)
+
+    monkeypatch.setattr("zipfile.ZipFile.close", full)
+    with pytest.raises(StorageError, match="No space left"):
+        pack(store[0].path, tmp_path / "new" / "x.zip")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_arms_of_two_archives_come_together(made_up, tmp_path):
     """Two machines that each chose a follow-up of their own."""
     for number, label in enumerate(("top-k(5)", "top-k(9)")):

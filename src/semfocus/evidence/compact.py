@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..training.files import StorageError, explained, write_atomic
+from ..training.files import StorageError, explained, write_together
 
 #: A file that unpacks to more than this is refused.
 LARGEST = 500_000_000
@@ -27,23 +27,34 @@ def damaged(path: Path, why: object) -> StorageError:
 
 
 def write_text(path: Path, text: str) -> bool:
-    """Writes a file, compressed if it ends in .gz, unless it holds that text already; True if it was written.
+    """Writes a file, compressed if it ends in .gz, unless it holds that text already; True if it was written."""
+    return bool(write_texts({path: text}))
+
+
+def write_texts(texts: Mapping[Path, str]) -> list[Path]:
+    """The same for files that belong together; returns those that were written.
 
     Another version of zlib may compress otherwise, so equal texts are not written again.
     """
+    changed = {path: _packed(path, text) for path, text in texts.items() if not _holds(path, text)}
+    write_together(changed)
+    return list(changed)
+
+
+def _holds(path: Path, text: str) -> bool:
     try:
-        if path.is_file() and read_text(path) == text:
-            return False
+        return path.is_file() and read_text(path) == text
     except StorageError:
-        pass  # damaged, and about to be whole again
-    data = text.encode()
-    if path.suffix == ".gz":
-        buffer = io.BytesIO()
-        with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as file:
-            file.write(data)
-        data = buffer.getvalue()
-    write_atomic(path, data)
-    return True
+        return False  # damaged, and about to be whole again
+
+
+def _packed(path: Path, text: str) -> bytes:
+    if path.suffix != ".gz":
+        return text.encode()
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=9, mtime=0) as file:
+        file.write(text.encode())
+    return buffer.getvalue()
 
 
 def read_text(path: Path) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 
 from ..lab.archive import RUN_NAME
 from ..lab.configs import config_of
-from ..lab.results import Results
+from ..lab.results import ArmResult, Results, Run
 from ..lab.store import Manifest, Store, merged_manifest, safe
 from ..training.files import StorageError, explained, write_json
-from ..training.locks import in_training, locked
+from ..training.locks import in_training, locked, locked_folder
 from ..training.strict import ConfigError
-from .compact import damaged, read_csv, read_json_lines, read_text, to_csv, to_json_lines, write_text
+from .compact import damaged, read_csv, read_json_lines, read_text, to_csv, to_json_lines, write_texts
 from .record import COLUMNS, GRADIENT, PROBE_COLUMNS, Record, merged, record_of, write_run
 
 MANIFEST, CLOCK = "manifest.json.gz", "clock.json"
@@ -58,11 +58,13 @@ class Evidence:
             CLOCK: json.dumps(self.clock, indent=1, sort_keys=True) + "\n",
         }
         optional = {DIAGNOSTICS: "", MEASURED: "", PROBES: to_csv(("run", "epoch", *PROBE_COLUMNS), ()), CLOCK: "{}\n"}
-        return [
-            self.path / name
-            for name, text in texts.items()
-            if text != optional.get(name) and write_text(self.path / name, text)
-        ]
+        kept = {self.path / name: text for name, text in texts.items() if text != optional.get(name)}
+        written = write_texts(kept)
+        for name in optional:  # what a folder no longer has: its runs were planned anew
+            if self.path / name not in kept:
+                with explained(self.path / name, "remove"):
+                    (self.path / name).unlink(missing_ok=True)
+        return written
 
     def _line(self, record: Record) -> dict[str, Any]:
         """A run's line: what people look for first, then what the lab's files held."""
@@ -88,8 +90,7 @@ class Evidence:
         store = Store(root, self.manifest["study"])
         name = safe(str(self.manifest["name"]))
         with locked(store.path), explained(store.path, "write"):
-            if not store.manifest_path(name).exists():
-                write_json(store.manifest_path(name), self.manifest)
+            store.add_manifest(self.manifest)
             if self.clock and not (store.path / CLOCK).exists():
                 write_json(store.path / CLOCK, self.clock)
             busy = in_training(store.path)
@@ -215,16 +216,23 @@ def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added
     manifest = store.manifest(name)
     plain = manifest.to_dict()
     path = into / folder_name(plain)
-    old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
     found = _found(Results(store, manifest))
-    if not found and not old.records:
+    if not found and not (path / MANIFEST).exists():
         return Added(path, 0, 0, 0, 0, 0)  # an empty study would be listed as one that ran
+    with locked_folder(into):
+        return _join(path, plain, found, clock_of(store.path), wall)
+
+
+def _join(
+    path: Path, plain: dict[str, Any], found: dict[str, Record], clock: dict[str, Any], wall: float | None
+) -> Added:
+    """Adds a manifest, runs and times to a folder, which may be new."""
+    old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
     new = {run: record for run, record in found.items() if run not in old.records}
     if wall is not None:
         new = shared(new, wall)
     both = {run: merged(old.records[run], record) for run, record in found.items() if run in old.records}
     better = sum(record != old.records[run] for run, record in both.items())
-    clock = clock_of(store.path)
     times = {device: {**old.clock.get(device, {}), **clock.get(device, {})} for device in sorted({*old.clock, *clock})}
     plan = merged_manifest(old.manifest, plain)
     records = {**old.records, **new, **both}
@@ -244,6 +252,17 @@ def shared(records: Mapping[str, Record], wall: float) -> dict[str, Record]:
     return {run: replace(one, environment={**one.environment, **sharing}) for run, one in records.items()}
 
 
+def _check_config(record: Record, run: Run, arm: ArmResult) -> None:
+    """A run's config must be the one that its arm plans: numbers of another experiment would pass for its own."""
+    path = run.directory.path / "config.json"
+    try:
+        same = config_of(record.config) == arm.arm.with_seed(run.seed)
+    except ConfigError as error:
+        raise StorageError(f"{path}: {error}; delete its folder and run the study again") from None
+    if not same:
+        raise StorageError(f"{path} is not the config of this run; delete its folder and run the study again")
+
+
 def _found(results: Results) -> dict[str, Record]:
     records: dict[str, Record] = {}
     for arm in results.arms:
@@ -252,6 +271,7 @@ def _found(results: Results) -> dict[str, Record]:
             record = record_of(run, grids)
             if record is None:
                 continue
+            _check_config(record, run, arm)
             grids = grids and not record.measured
             known = records.get(record.run)  # a run may belong to two arms
             records[record.run] = merged(known, record) if known else record

@@ -14,16 +14,15 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..training.files import StorageError, explained, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
 from ..training.run_directory import SNAPSHOT, WEIGHTS
-from ..training.strict import ConfigError
 from .results import MEASURED
-from .store import Manifest, Store, merged_manifest, stores
+from .store import Store, stores
 
 LARGEST = 15_000_000
 #: A file of a store that claims to be larger than this is refused.
@@ -159,7 +158,8 @@ class _Writer:
     def clean_up(self) -> None:
         """After a failure nothing is left behind."""
         for path, archive in self.parts:
-            archive.close()
+            with suppress(OSError):  # it writes its table of contents, for which a full disk has no room
+                archive.close()
             path.unlink(missing_ok=True)
 
 
@@ -243,18 +243,15 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
 
 def _add_table(target: Path, data: bytes) -> None:
     """A manifest or the clock: new ones are written; to those that are there, what they lack is added."""
-    if not target.exists():
-        write_atomic(target, data)
-        return
     try:
-        ours, theirs = json.loads(target.read_bytes()), json.loads(data)
-        if target.name == "clock.json":
-            devices = theirs.keys() | ours.keys()
-            merged = {device: {**theirs.get(device, {}), **ours.get(device, {})} for device in devices}
-        else:
-            merged = merged_manifest(theirs, ours)
-            with suppress(ConfigError) if merged.get("plugins") else nullcontext():  # whose names are not known here
-                Manifest.from_dict(merged)
+        theirs = json.loads(data)
+        if target.name != "clock.json":
+            if theirs["name"] == target.stem:
+                Store(target.parents[2], target.parents[1].name).add_manifest(theirs)
+            return
+        ours = json.loads(target.read_bytes()) if target.exists() else {}
+        devices = theirs.keys() | ours.keys()
+        merged = {device: {**theirs.get(device, {}), **ours.get(device, {})} for device in sorted(devices)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # not what it should be: ours stays
     if merged != ours:

@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -174,6 +175,21 @@ class Store:
             return manifest.arms
         return there if there[: len(manifest.arms)] == manifest.arms else manifest.arms
 
+    def add_manifest(self, theirs: Mapping[str, Any]) -> None:
+        """Joins another lab's manifest with ours (``merged_manifest``); one of ours that is damaged is replaced."""
+        path = self.manifest_path(str(theirs["name"]))
+        ours = None
+        try:
+            ours = json.loads(path.read_bytes()) if path.exists() else None
+            merged = dict(theirs) if ours is None else merged_manifest(theirs, ours)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            merged = dict(theirs)
+        # Names of plugins may not be known here.
+        with suppress(ConfigError) if merged.get("plugins") else nullcontext():
+            Manifest.from_dict(merged)
+        if merged != ours:
+            write_json(path, merged)
+
     def names(self) -> list[str]:
         """Of all manifests."""
         files = names_in(self.path / "manifests")
@@ -191,25 +207,32 @@ class Store:
             raise StorageError(f"{path} is damaged ({type(error).__name__}: {error}); run the study again") from None
 
 
+#: What else of a manifest belongs to its plan, beside its arms.
+PLANNED = ("seeds", "overrides", "changed", "plugins", "command")
+
+
 def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The second manifest, with the arms that only the first one has; an arm of both has the runs of both.
 
-    Where an arm was planned otherwise, the plan that was made later stands, whichever comes first here.
+    Where they were planned otherwise, the plan that was made later stands, whichever comes first here.
     """
     before = {(arm["panel"], arm["label"]): arm for arm in old["arms"]}
     dates = str(old["created"]), str(new["created"])
     new_is_later = dates[1] >= dates[0]
-    arms, agree = [], True
+    later = new if new_is_later else old
+    agree = all(old.get(name) == new.get(name) for name in PLANNED)
+    arms = []
     for arm in new["arms"]:
         known = before.pop((arm["panel"], arm["label"]), arm)
         same = known["config"] == arm["config"]
         agree &= same
         both = {**arm, "runs": {**known["runs"], **arm["runs"]}}
         arms.append(both if same else dict(arm if new_is_later else known))
-    complete = bool(new.get("complete")) if new_is_later or agree else bool(old.get("complete"))
+    complete = bool((new if agree else later).get("complete"))
     complete |= agree and bool(old.get("complete")) and len(arms) == len(old["arms"])
     return {
         **new,
+        **{name: later[name] for name in PLANNED if name in later},
         "created": min(dates) if agree else max(dates),
         "complete": complete and not before,
         "arms": [*arms, *before.values()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,25 @@ def names_in(folder: Path) -> list[str]:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Temporary file, fsync, rename."""
-    with explained(path, "write"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
+    write_together({path: data})
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Files that belong together: none is replaced before all are on the disk."""
+    temporaries = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
+    try:
+        for path, data in files.items():
+            with explained(path, "write"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(temporaries[path], "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+        for path, temporary in temporaries.items():
+            with explained(path, "write"):
+                os.replace(temporary, path)
+    finally:
+        for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)
 
 
