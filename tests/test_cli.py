@@ -64,6 +64,8 @@ def test_python_dash_m():
     [
         (TINY.replace("width", "widht"), ["run.toml", "model.widht", "'width'"]),
         (TINY.replace("even_pairs", "evenpairs"), ["task.name", "'even_pairs'"]),
+        (TINY.replace("[train]", "[train]\nlearning_rate = 1"), ["train.learning_rate", "'optimiser.learning_rate'"]),
+        (TINY.replace("[model]", f"[model]\nheads = {10**23}"), ["model.heads", "at most"]),
         ("nonsense", ["run.toml"]),
     ],
 )
@@ -83,9 +85,13 @@ def test_other_mistakes(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "file")]) == 2
     assert "cannot write into" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as caught:
-        main(["train", "x", "--out", "y", "--seeds", "0"])
-    assert caught.value.code == 2
+    for seeds in ("0", "9" * 20):
+        with pytest.raises(SystemExit) as caught:
+            main(["train", "x", "--out", "y", "--seeds", seeds])
+        assert caught.value.code == 2
+    for pattern, said in (("banded(3, global_tokens=99999999)", "at most"), ("top_k(k=3, k=4)", "k is given twice")):
+        assert main(["show", pattern]) == 2
+        assert said in capsys.readouterr().err
 
 
 GOOD_PATTERN = """

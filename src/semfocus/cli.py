@@ -239,9 +239,9 @@ def at_most(limit: int) -> Callable[[str], int]:
 
 def positive(text: str) -> int:
     """An argparse type."""
-    number = int(text) if text.isdecimal() else 0
+    number = int(text) if text.isdecimal() and len(text) < 10 else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 999999999")
     return number
 
 

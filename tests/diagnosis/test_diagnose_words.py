@@ -264,3 +264,5 @@ def test_numbers_that_are_not_finite_are_no_diagnosis():
     layer = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=8, batch_first=True)
     with pytest.raises(ValueError, match=r"nothing to diagnose.*layers\.0\.self_attn.*not finite"):
         semfocus.diagnose(torch.nn.TransformerEncoder(layer, 1), torch.full((1, 5, 8), torch.nan))
+    with pytest.raises(ValueError, match=r"nothing to diagnose.*layers\.0\.self_attn.*scores may not be finite"):
+        semfocus.diagnose(torch.nn.TransformerEncoder(layer, 1), 1e30 * torch.randn(1, 5, 8))

@@ -130,8 +130,9 @@ def test_queries_that_see_nothing_are_left_out():
     found = pooled("dispersion", probe_of(HAND, attn_mask=mask))
     assert found["count"] == 2
     assert found["mean"] == pytest.approx((3 + 1.5) / 2)
-    nothing = pooled("entropy", probe_of(HAND, attn_mask=torch.zeros(3, 3, dtype=torch.bool)))
-    assert nothing == {"count": 0}
+    for name in ("entropy", "in_degree"):
+        nothing = pooled(name, probe_of(HAND, attn_mask=torch.zeros(3, 3, dtype=torch.bool)))
+        assert nothing == {"count": 0}
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +240,14 @@ def test_mistakes_are_named():
         diagnostics.get("dispersal")
     with pytest.raises(ValueError, match=r"\(heads|\.\.\., heads"):
         Probe.of(torch.randn(3, 4), torch.randn(3, 4))
+    wrong = {
+        "loss_surface": {"half_width": 0.0},
+        "selection_stability": {"levels": 0.1},
+        "stability_ratio": {"noise": -1},
+    }
+    for name, knobs in wrong.items():
+        with pytest.raises(ValueError, match=f"{next(iter(knobs))} is"):
+            diagnostics.get(name, **knobs)
 
 
 def test_loss_surface(model, tokens):

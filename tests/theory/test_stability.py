@@ -109,6 +109,8 @@ def test_regions_grow_with_separation_and_shrink_with_dispersion():
     assert regions(32.0, 2.0, c1, c2)[0].sum() > regions(0.25, 2.0, c1, c2)[0].sum()
     with pytest.raises(ValueError, match="delta_s is 0"):
         w_comparison(0.0, 0.0, 1.0)
+    with pytest.raises(ValueError, match="delta_h is -1"):
+        w_comparison(1.0, -1.0, 1.0)
 
 
 def attention(x, w, v, mask=None):

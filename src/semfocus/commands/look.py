@@ -10,6 +10,9 @@ from ..cli import UserError
 from ..registry import Registry
 from .common import load_plugins, printable, users_code
 
+#: Tokens of the largest picture, those that a pattern adds included.
+MOST_SHOWN = 600
+
 
 def show_list(options: argparse.Namespace) -> int:
     """Names and summaries, noun by noun."""
@@ -51,6 +54,8 @@ def show_pattern(options: argparse.Namespace) -> int:
         with users_code():
             pattern = patterns.parse(options.pattern)
         tokens = options.length + pattern.global_tokens
+        if tokens > MOST_SHOWN:
+            raise UserError(f"{pattern.label} adds {pattern.global_tokens} tokens; show draws at most {MOST_SHOWN}")
         pattern.require(tokens, tokens, options.causal)
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..patterns.base import whole_number
+from ..reference import Problem
 from .candidates import candidates
 from .evidence import Evidence
 from .measure import LayerValues, measure, real_queries
@@ -106,6 +107,9 @@ class _Seen:
         if not all(bool(x.isfinite().all()) for x in (problem.q, problem.k, problem.v)):
             self.notes.append(f"{call.name} has queries, keys or values that are not finite and is left out.")
             return
+        if _largest_score(problem) > torch.finfo(torch.float32).max:
+            self.notes.append(f"{call.name} has queries and keys whose scores may not be finite and is left out.")
+            return
         shape = (*problem.q.shape[:-3], problem.q.shape[-2])
         if call.own:
             self.padding[shape] = real_queries(problem)
@@ -182,3 +186,10 @@ def _notes(ks: tuple[int, ...], most: int, left_out: list[str], silent: set[str]
     if silent:
         notes.append(f"Not called with these inputs: {', '.join(sorted(silent))}.")
     return notes
+
+
+def _largest_score(problem: Problem) -> float:
+    """At most d max|q| max|k| |scale|."""
+    scale = torch.as_tensor(problem.scale).abs().max()
+    largest = [float(x.abs().max()) for x in (problem.q, problem.k, scale)]
+    return problem.q.shape[-1] * largest[0] * largest[1] * largest[2]

@@ -39,6 +39,8 @@ class InDegree(Diagnostic):
             (found["pooled"], *found["layers"]), (everything, *layers), (max(limits, default=0), *limits), strict=True
         )
         for group, values, most in groups:
+            if np.isnan(values).all():  # no query sees a key
+                continue
             kept = (min(budget, most) if budget else float(np.nanmean(values))) or 1.0
             group["beta"] = float(np.nanmax(values)) / kept
         return found

@@ -40,6 +40,8 @@ class LossSurface(Diagnostic):
     def __post_init__(self) -> None:
         if self.points < 2:
             raise ValueError(f"points is {self.points}; a grid needs at least 2 to a side")
+        if not 0 < self.half_width < np.inf:
+            raise ValueError(f"half_width is {self.half_width}; it must be a finite number above 0")
 
     def _measure(self, probe: Probe) -> Measurement:
         losses = self.surface(probe)

@@ -24,6 +24,10 @@ class SelectionStability(Diagnostic):
     levels: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.levels, tuple) or not self.levels or not all(level > 0 for level in self.levels):
+            raise ValueError(f"levels is {self.levels}; it must be a tuple of numbers above 0")
+
     def _measure(self, probe: Probe) -> Measurement:
         assert probe.model is not None
         assert probe.tokens is not None

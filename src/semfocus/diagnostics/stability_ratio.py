@@ -27,6 +27,10 @@ class StabilityRatio(Diagnostic):
     noise: float = 0.01
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise ValueError(f"noise is {self.noise}; it must be a number above 0")
+
     def _measure(self, probe: Probe) -> Measurement:
         assert probe.model is not None
         assert probe.tokens is not None

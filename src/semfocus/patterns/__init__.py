@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..registry import Registry, snake_case
 from .base import Pattern, View
@@ -44,7 +44,7 @@ def parse(text: str) -> Pattern:
         if not isinstance(name, ast.Name):
             raise ValueError
         positional = [ast.literal_eval(value) for value in values.args] if values else []
-        knobs = {str(k.arg): ast.literal_eval(k.value) for k in values.keywords} if values else {}
+        written_knobs = [(str(k.arg), ast.literal_eval(k.value)) for k in values.keywords] if values else []
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise ValueError(f"pattern is {text!r}; write a name, or a name with knobs such as top_k(5)") from None
     cls = find(name.id)
@@ -53,7 +53,9 @@ def parse(text: str) -> Pattern:
         raise ValueError(f"pattern is {text!r}; {name.id} has no knobs")
     if len(positional) > 1:
         raise ValueError(f"pattern is {text!r}; only the first knob may go without its name ({', '.join(fields)})")
-    first = {fields[0]: positional[0]} if positional else {}
-    if first.keys() & knobs.keys():
-        raise ValueError(f"pattern is {text!r}; {fields[0]} is given twice")
-    return get(name.id, **first, **knobs)
+    knobs: dict[str, Any] = {fields[0]: positional[0]} if positional else {}
+    for knob, value in written_knobs:
+        if knob in knobs:
+            raise ValueError(f"pattern is {text!r}; {knob} is given twice")
+        knobs[knob] = value
+    return get(name.id, **knobs)

@@ -85,8 +85,8 @@ def w_comparison(delta_s: Numbers, delta_h: Numbers, separation: Numbers) -> Flo
     >>> round(float(w_comparison(delta_s=8.61, delta_h=3.51, separation=0.016)), 3)
     0.97
     """
-    delta_s, delta_h = _dispersion(delta_s), np.asarray(delta_h, float)
-    with np.errstate(divide="ignore"):
+    delta_s, delta_h = _dispersion(delta_s), _not_negative("delta_h", delta_h)
+    with np.errstate(divide="ignore", over="ignore"):
         found: Floats = (delta_h + np.log(2.0 * (1.0 + 1.0 / checked_separation(separation)))) / delta_s
     return found
 
@@ -96,8 +96,9 @@ def x_comparison(delta_s: Numbers, delta_h: Numbers, separation: Numbers, beta: 
 
     delta_h / delta_s + ln( (delta_s (1 + beta)(1 + 1/Delta) + beta) / (delta_s + 1) ) / delta_s
     """
-    delta_s, delta_h, beta = _dispersion(delta_s), np.asarray(delta_h, float), np.asarray(beta, float)
-    with np.errstate(divide="ignore"):
+    delta_s = _dispersion(delta_s)
+    delta_h, beta = _not_negative("delta_h", delta_h), _not_negative("beta", beta)
+    with np.errstate(divide="ignore", over="ignore"):
         inverse = 1.0 / checked_separation(separation)
         grown = (delta_s * (1.0 + beta) * (1.0 + inverse) + beta) / (delta_s + 1.0)
         found: Floats = (delta_h + np.log(grown)) / delta_s
@@ -121,4 +122,11 @@ def _dispersion(delta: Numbers) -> Floats:
     found: Floats = np.asarray(delta, float)
     if (found <= 0).any():
         raise ValueError(f"delta_s is {found.min()}; the comparisons need a dispersion above 0")
+    return found
+
+
+def _not_negative(name: str, given: Numbers) -> Floats:
+    found: Floats = np.asarray(given, float)
+    if (found < 0).any():
+        raise ValueError(f"{name} is {found.min()}; it must be at least 0")
     return found

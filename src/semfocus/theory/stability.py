@@ -49,7 +49,7 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
     >>> float(xi_h(0.0, 4, 1.0)), float(xi_h(0.0, 4, np.inf)), float(xi_h(1.0, 4, 0.0))
     (0.5, 0.25, inf)
     """
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return _weight_bound(delta, kept) * (1.0 + 1.0 / checked_separation(separation))
 
 

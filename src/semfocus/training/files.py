@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,8 @@ def write_together(files: Mapping[Path, bytes]) -> None:
                 os.replace(temporary, path)
     finally:
         for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,12 +7,15 @@ import functools
 import math
 import typing
 from collections.abc import Mapping
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ..registry import suggestion
 
 T = TypeVar("T")
+
+#: Beyond it floating-point numbers no longer tell whole numbers apart.
+LARGEST = 2**53
 
 
 class ConfigError(ValueError):
@@ -35,8 +38,10 @@ def laid_over(base: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def build(cls: type[T], data: object, path: str = "") -> T:
+def build(cls: type[T], data: object, path: str = "", beside: Mapping[str, str] = MappingProxyType({})) -> T:
     """An instance of a dataclass from a mapping; nested dataclasses from nested mappings. Nothing is converted.
+
+    ``beside`` has the fields of neighbouring tables with their full names: a field may stand in the wrong one.
 
     >>> @dataclasses.dataclass
     ... class Point:
@@ -50,11 +55,14 @@ def build(cls: type[T], data: object, path: str = "") -> T:
     types = _types(cls)  # type: ignore[arg-type]  # a class is hashable
     for key in data:
         if key not in fields:
-            raise ConfigError(f"unknown field {_join(path, str(key))!r}; {suggestion(key, fields)}")
+            wanted = f"did you mean {beside[key]!r}?" if key in beside else suggestion(key, fields)
+            raise ConfigError(f"unknown field {_join(path, str(key))!r}; {wanted}")
     for name, f in fields.items():
         if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{_join(path, name)!r} is missing")
-    values = {name: _value(types[name], value, _join(path, name)) for name, value in data.items()}
+    tables = {name: kind for name, kind in types.items() if dataclasses.is_dataclass(kind)}
+    inside = {f.name: f"{name}.{f.name}" for name, kind in tables.items() for f in dataclasses.fields(kind)}
+    values = {name: _value(types[name], value, _join(path, name), inside) for name, value in data.items()}
     try:
         return cls(**values)
     except ConfigError:
@@ -68,9 +76,9 @@ def _types(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _value(kind: Any, value: object, path: str) -> Any:
+def _value(kind: Any, value: object, path: str, beside: Mapping[str, str]) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return value if isinstance(value, kind) else build(kind, value, path)
+        return value if isinstance(value, kind) else build(kind, value, path, beside)
     if isinstance(kind, type) and kind not in (int, float, bool, str) and isinstance(value, kind):
         return value
     if get_origin(kind) is Literal:
@@ -80,7 +88,7 @@ def _value(kind: Any, value: object, path: str) -> Any:
     if get_origin(kind) in (Union, UnionType):
         if value is None and NoneType in get_args(kind):
             return None
-        return _value(next(k for k in get_args(kind) if k is not NoneType), value, path)
+        return _value(next(k for k in get_args(kind) if k is not NoneType), value, path, beside)
     if get_origin(kind) is dict:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise ConfigError(f"{path} is {value!r}; it must be a table")
@@ -95,6 +103,8 @@ def _plain(kind: Any, value: object, path: str) -> object:
         return float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{path} is {value!r}; it must be {wanted[kind]}")
+    if kind is int and isinstance(value, int) and abs(value) > LARGEST:
+        raise ConfigError(f"{path} is {value}; it must be a whole number of at most {LARGEST}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path} is {value!r}; it must be a finite number")
     return value
