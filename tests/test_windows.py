@@ -116,3 +116,14 @@ def test_bounds_grow_with_the_rank():
         assert isinstance(pattern, Window)
         for bound in pattern.bounds(rank, torch.tensor(50)):
             assert (bound.diff() >= 0).all()
+
+
+def test_a_backward_pass_inside_autocast_is_as_exact():
+    gradients = []
+    for inside in (False, True):
+        q = torch.randn(1, 2, 80, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = attention(q, q, q, Banded(5), implementation="windows")
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+            gradients += torch.autograd.grad(out, q, torch.ones_like(out))
+    assert torch.equal(*gradients)

@@ -164,17 +164,22 @@ class _Windows(torch.autograd.Function):
     @once
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         p, _ = recall(ctx)
-        q, k, v = p.q, p.k, p.v
-        groups = q.shape[-3] // k.shape[-3]
-        dq = torch.empty_like(q)
-        dk, dv = (x.new_zeros(x.shape, dtype=p.dtype) for x in (k, v))
-        for block in _blocks(p):
-            scaled = q[..., block.rows, :].to(p.dtype) * p.scale
-            keys, change = block.take(k, groups), d_out[..., block.rows, :].to(p.dtype)
-            weights = _weights(p, block, keys, scaled)
-            d_weights = change @ block.take(v, groups).mT
-            d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdim=True))
-            dq[..., block.rows, :] = ((d_scores @ keys) * p.scale).to(q.dtype)
-            block.give(dk, d_scores.mT @ scaled, groups)
-            block.give(dv, weights.mT @ change, groups)
-        return dq, dk.to(k.dtype), dv.to(v.dtype), None
+        with torch.autocast(d_out.device.type, enabled=False):  # as in the forward pass
+            return *_gradients(p, d_out), None
+
+
+def _gradients(p: Problem, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = p.q, p.k, p.v
+    groups = q.shape[-3] // k.shape[-3]
+    dq = torch.empty_like(q)
+    dk, dv = (x.new_zeros(x.shape, dtype=p.dtype) for x in (k, v))
+    for block in _blocks(p):
+        scaled = q[..., block.rows, :].to(p.dtype) * p.scale
+        keys, change = block.take(k, groups), d_out[..., block.rows, :].to(p.dtype)
+        weights = _weights(p, block, keys, scaled)
+        d_weights = change @ block.take(v, groups).mT
+        d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdim=True))
+        dq[..., block.rows, :] = ((d_scores @ keys) * p.scale).to(q.dtype)
+        block.give(dk, d_scores.mT @ scaled, groups)
+        block.give(dv, weights.mT @ change, groups)
+    return dq, dk.to(k.dtype), dv.to(v.dtype)
