@@ -138,15 +138,15 @@ class Summary:
         It is not a claim of the study's, but is corrected as one: over all comparisons that are planned.
         """
         rows: list[tuple[str, ...]] = []
-        shown: set[tuple[str, str]] = set()
+        told: set[tuple[str, str]] = set()
         for one in self.built:
             every = [(race, race.clock) for race in one.races if race.clock is not None and race.kind != "best scale"]
             for kind in dict.fromkeys(race.kind for race, _ in every):
                 timed = [(race, clock) for race, clock in every if race.kind == kind]
                 here = {(kind, race.panel) for race, _ in timed}
-                if here <= shown:
+                if here <= told:
                     continue
-                shown |= here
+                told |= here
                 numbers = "<br>".join(f"{race.panel}: {clock.shown()}" for race, clock in timed)
                 seeds = sorted({race.seeds for race, _ in timed})
                 statement = f"Top-k(5) needs less time than full attention, {kind}"

@@ -73,7 +73,9 @@ _sound: WeakSet[nn.Module] = WeakSet()
 def _stranger_behind(frame: FrameType | None) -> str | None:
     """The name of a class with attention of its own inside the module that asks for a mask, a few calls back."""
     for _ in range(CALLS_BACK):
-        asking = frame.f_locals.get("self") if frame is not None else None
+        if frame is None:
+            break
+        asking = frame.f_locals.get("self")
         if isinstance(asking, nn.Module):
             if asking in _sound:
                 return None
@@ -82,7 +84,7 @@ def _stranger_behind(frame: FrameType | None) -> str | None:
             if name is None:
                 _sound.add(asking)
             return name
-        frame = frame.f_back if frame is not None else None
+        frame = frame.f_back
     return None
 
 
