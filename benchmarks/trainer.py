@@ -37,23 +37,26 @@ PATTERNS: dict[str, Pattern] = {"full": Full(), "top_k(5)": TopK(5)}
 class PlainBlock(nn.Module):
     """The same block as one would write it for one model."""
 
-    def __init__(self, width: int, mlp_width: int, dropout: float, eps: float, k: int | None) -> None:
+    def __init__(self, width: int, heads: int, mlp_width: int, dropout: float, eps: float, k: int | None) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=eps, elementwise_affine=False)
         self.norm2 = nn.LayerNorm(width, elementwise_affine=False)
-        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.q, self.k, self.v = (nn.Linear(width, heads * width) for _ in range(3))  # each head has the whole width
+        self.out = nn.Linear(heads * width, width)
         self.up, self.down = nn.Linear(width, mlp_width), nn.Linear(mlp_width, width)
         self.drop = nn.Dropout(dropout)
-        self.kept = k
+        self.heads, self.kept = heads, k
 
     def forward(self, h: Tensor) -> Tensor:
         x = self.norm1(h)
-        scores = self.q(x) @ self.k(x).mT / math.sqrt(x.shape[-1])
+        q, k, v = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        scores = q @ k.mT / math.sqrt(x.shape[-1])  # (b, h, t, t)
         if self.kept is not None:
             chosen = torch.zeros_like(scores, dtype=torch.bool)
             chosen.scatter_(-1, scores.topk(self.kept, dim=-1).indices, True)
             scores = scores.masked_fill(~chosen, -torch.inf)
-        h = h + self.drop(self.out(self.drop(scores.softmax(-1)) @ self.v(x)))
+        mixed = self.drop(scores.softmax(-1)) @ v
+        h = h + self.drop(self.out(mixed.transpose(1, 2).flatten(2)))
         return h + self.drop(self.down(torch.relu(self.drop(self.up(self.norm2(h))))))
 
 
@@ -67,7 +70,7 @@ class PlainModel(nn.Module):
         self.register_buffer("position", torch.stack((position.sin(), position.cos()), -1).flatten(1))
         self.drop = nn.Dropout(c.dropout)
         self.blocks = nn.Sequential(
-            *(PlainBlock(c.width, c.mlp_width, c.dropout, 1e-5 if i else 0.0, k) for i in range(c.blocks))
+            *(PlainBlock(c.width, c.heads, c.mlp_width, c.dropout, 1e-5 if i else 0.0, k) for i in range(c.blocks))
         )
         self.read = nn.Linear(c.width, c.classes)
 
@@ -171,24 +174,26 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", help="population sizes; 0: the largest that fits")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
+    parser.add_argument("--heads", type=int, default=1)
     parser.add_argument("--precision", choices=("ieee", "tf32"), default="tf32")
     parser.add_argument("--seconds", type=float, default=2.0, help="time to spend on each measurement")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
     device = torch.device(options.device)
+    recipe = {"precision": options.precision, "model": {"heads": options.heads}}
     rows = []
     header = f"{'task':8} {'pattern':9} {'models':>6} {'ms / model / step':>18} {'plain / ours':>13} {'evaluation':>11}"
     print(header)
     for task in options.tasks:
         for name in options.patterns:
-            config = paper(TASKS[task], PATTERNS[name], 0, precision=options.precision)
+            config = paper(TASKS[task], PATTERNS[name], 0, **recipe)
             with precision(options.precision):
                 plain = milliseconds(plain_step(config, device), device, options.seconds)
             free(device)
             print(f"{task:8} {name:9} {'plain':>6} {plain:18.4f} {1:13.2f}", flush=True)
             for size in sizes(config, device, options.sizes):
-                runs = [paper(TASKS[task], PATTERNS[name], seed, precision=options.precision) for seed in range(size)]
-                row = {"task": task, "pattern": name, "models": size, "plain_ms": plain}
+                runs = [paper(TASKS[task], PATTERNS[name], seed, **recipe) for seed in range(size)]
+                row = {"task": task, "pattern": name, "heads": options.heads, "models": size, "plain_ms": plain}
                 try:
                     row |= measure_population(runs, device, options.seconds)
                 except torch.OutOfMemoryError:

@@ -15,11 +15,11 @@ HALF = 2.0**-11
 
 def population(
     patterns, *, length, width=16, mlp_width=None, dropout=0.1, scale=1.0, device="cpu", examples=3,
-    activations=("relu",), **options,
+    activations=("relu",), heads=1, **options,
 ):  # fmt: skip
     configs = [
         ModelConfig(
-            vocabulary=2, classes=2, width=width, mlp_width=mlp_width or width, blocks=2, heads=1, dropout=dropout,
+            vocabulary=2, classes=2, width=width, mlp_width=mlp_width or width, blocks=2, heads=heads, dropout=dropout,
             attention_scale=scale, activation=activation, **{"mask_padding": False, **options},
         )
         for activation, _ in zip(cycle(activations), patterns, strict=False)
@@ -69,9 +69,12 @@ def clear(problems):
     return True
 
 
-def check_attention(patterns, length, *, width=16, dropout=0.1, scale=1.0, masked=False, device="cpu", examples=3):
+def check_attention(
+    patterns, length, *, width=16, heads=1, dropout=0.1, scale=1.0, masked=False, device="cpu", examples=3
+):
     """The first half alone, on a draw in which the choice of keys is not in doubt."""
-    model, _ = population(patterns, length=length, width=width, dropout=dropout, scale=scale, device=device)
+    sizes = {"length": length, "width": width, "heads": heads}
+    model, _ = population(patterns, dropout=dropout, scale=scale, device=device, **sizes)
     block, members = model.blocks[0], len(patterns)
     keys = key_of(torch.arange(members, device=device))
     unfused = Settings.of(model.configs, patterns, True)

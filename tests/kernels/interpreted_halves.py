@@ -55,6 +55,8 @@ CASES = {
     "longer": ([Full(), TopK(4), Banded(7), BlockLocal(8)], {"length": 70, "examples": 2}),
     "longer, many kept": ([TopK(20)], {"length": 65, "width": 24, "dropout": 0.0, "examples": 1}),
     "longer, with global tokens": ([Banded(5, global_tokens=2)], {"length": 67, "examples": 1, "scale": 2.0}),
+    "longer, two heads": ([Full(), TopK(4), Banded(7)], {"length": 66, "heads": 2, "examples": 1}),
+    "longer, three heads": ([Full(), TopK(2)], {"length": 65, "heads": 3, "width": 24, "masked": True, "examples": 1}),
     "longer, with padding": ([Full(), TopK(3)], {"length": 66, "masked": True, "examples": 1}),
 }
 

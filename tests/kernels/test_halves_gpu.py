@@ -43,6 +43,13 @@ def test_first_half_against_plain(patterns, dropout, length):
     check_attention(patterns, length, width=64, dropout=dropout, examples=25, device="cuda")
 
 
+@pytest.mark.parametrize("heads", [2, 8])
+@pytest.mark.parametrize("masked", [False, True])
+def test_several_heads_of_longer_examples(heads, masked):
+    patterns = [Full(), Full()] if masked else [Full(), Banded(5), BlockLocal(5)]
+    check_attention(patterns, 600, width=64, heads=heads, masked=masked, examples=25, device="cuda")
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_what_patterns_chose_before(masked):
     patterns = [BottomK(5), RandomK(5), FixedRandom(5), Strided(5), SwappedTopK(5), PositionalTopK(5), TopK(5, sinks=1)]
@@ -60,18 +67,19 @@ def test_first_half_under_a_mask(length):
     check_attention([Full(), Full()], length, width=64, masked=True, examples=25, device="cuda")
 
 
-@pytest.mark.parametrize("length", [45, 300])
-def test_top_k_keeps_the_keys_of_the_reference_but_for_rounding(length):
+@pytest.mark.parametrize(("length", "heads"), [(45, 1), (300, 1), (300, 4)])
+def test_top_k_keeps_the_keys_of_the_reference_but_for_rounding(length, heads):
     """Rounding of q and k moves scores a little: few keys change places, and outputs hardly move."""
-    model, tokens = population([TopK(5), TopK(9), TopK(20)], length=length, width=64, device="cuda", dropout=0.0)
+    sizes = {"length": length, "width": 64, "heads": heads}
+    model, tokens = population([TopK(5), TopK(9), TopK(20)], device="cuda", dropout=0.0, **sizes)
     with pytest.MonkeyPatch.context() as patch:
         ((_, plain, fused), *_) = both(model, tokens, patch)
     assert (plain - fused).norm() <= 32 * HALF * plain.norm()
 
 
-@pytest.mark.parametrize("length", [40, 600])
-def test_whole_model_and_twice_the_same(length):
-    model, tokens = population([Full(), Banded(5)], length=length, width=64, device="cuda")
+@pytest.mark.parametrize(("length", "heads"), [(40, 1), (600, 1), (600, 4)])
+def test_whole_model_and_twice_the_same(length, heads):
+    model, tokens = population([Full(), Banded(5)], length=length, width=64, heads=heads, device="cuda")
     with pytest.MonkeyPatch.context() as patch:
         first = both(model, tokens, patch)
         second = both(model, tokens, patch)

@@ -78,14 +78,14 @@ def _bends(activations: Sequence[tuple[str, int, int]], device: torch.device) ->
 
 def keeps(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Keeps | None:
     """What the kernel of the first half must know; None where it cannot serve."""
-    fits = h.shape[2] <= LONGEST_EXAMPLE and _fits(h, heads)
+    fits = h.shape[2] <= LONGEST_EXAMPLE and heads == 1 and _fits(h)
     return _keeps(tuple(patterns), h.shape[2], masked, h.device) if fits else None
 
 
-def spans(h: Tensor, patterns: Runs, heads: int, masked: bool) -> Spans | None:
+def spans(h: Tensor, patterns: Runs, masked: bool) -> Spans | None:
     """What the kernels of the first half must know where examples are longer; None where they cannot serve."""
     known = all(serve_pattern(pattern, masked) for pattern, _, _ in patterns)
-    fits = LONGEST_EXAMPLE < h.shape[2] <= LONGEST_ROW and _fits(h, heads) and known
+    fits = LONGEST_EXAMPLE < h.shape[2] <= LONGEST_ROW and _fits(h) and known
     return _spans(tuple(patterns), h.shape[2], h.device) if fits else None
 
 
@@ -100,8 +100,8 @@ def as_bits(kept: Tensor) -> Tensor:
     return (padded.view(*kept.shape[:-1], -1, 32) << places).sum(-1, dtype=torch.int32)
 
 
-def _fits(h: Tensor, heads: int) -> bool:
-    return _on_chip(h) and heads == 1 and h.shape[3] <= WIDEST
+def _fits(h: Tensor) -> bool:
+    return _on_chip(h) and h.shape[3] <= WIDEST
 
 
 def serve_pattern(pattern: Pattern, masked: bool) -> bool:

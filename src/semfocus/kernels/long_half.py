@@ -28,8 +28,13 @@ BEFORE_BACKWARD = {"BLOCK_M": 32, "num_warps": 4, "num_stages": 2}
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _sizes(h: Tensor) -> dict[str, int]:
-    return {"WIDTH": h.shape[-1], "BLOCK_D": padded(h.shape[-1], 16), "BLOCK_M": BLOCK_M}
+def _heads(h: Tensor, w: Tensor) -> int:
+    """All of the whole width: w is (m, d, 3 H d)."""
+    return w.shape[-1] // (3 * h.shape[-1])
+
+
+def _sizes(h: Tensor, w: Tensor) -> dict[str, int]:
+    return {"HEADS": _heads(h, w), "WIDTH": h.shape[-1], "BLOCK_D": padded(h.shape[-1], 16), "BLOCK_M": BLOCK_M}
 
 
 def _runs(
@@ -41,9 +46,9 @@ def _runs(
     start = 0
     for i, stop in enumerate(ends):
         own = slice(start, stop)
-        q, k, v = qkv[own].permute(3, 0, 1, 4, 2, 5).unbind(0)  # each (n, b, 1, t, d)
-        of_q, of_k, of_v = units[:, own, :, None].unbind(0)
-        seen = None if mask is None else mask[own, :, None]  # (n, b, 1, t)
+        q, k, v = qkv[own].permute(3, 0, 1, 4, 2, 5).unbind(0)  # each (n, b, H, t, d)
+        of_q, of_k, of_v = units[:, own].unbind(0)
+        seen = None if mask is None else mask[own, :, None].expand(-1, -1, q.shape[2], -1)  # (n, b, H, t)
         window, reach = None, None
         if windowed[i]:
             assert windows is not None
@@ -65,7 +70,7 @@ def long_half(
     windows: Tensor | None, ends: list[int], budgets: list[int], windowed: list[int], first_global: int, eps: float,
     dropout_p: float,
 ) -> Results:  # fmt: skip
-    """h (m, b, t, d), w (m, d, 3 d), w_out (m, d, d), scales and keys (m,), mask bool (m, b, t) or None.
+    """h (m, b, t, d), w (m, d, 3 H d), w_out (m, H d, d), scales and keys (m,), mask bool (m, b, t) or None.
 
     Members up to ``ends[i]`` have the i-th pattern: ``budgets[i]`` best keys, or all if it is 0, of ``windows[:, i]``
     int32 (4, runs, t), which are the intervals of each query and each key, if ``windowed[i]``.
@@ -75,12 +80,12 @@ def long_half(
     """
     h = h.contiguous()
     w, b, w_out, b_out = (by_member(x) for x in (w, b, w_out, b_out))
-    results = out, qkv, units, noise, bits, head_scales, mixed, lse, words = _empty(h, budgets, windowed, dropout_p)
+    results = out, qkv, units, noise, bits, head_scales, mixed, lse, words = _empty(h, w, budgets, windowed, dropout_p)
     members, examples, tokens, _ = h.shape
-    flags, n = {**_sizes(h), **FORWARD}, examples * tokens
-    facts_of_members[(members,)](
+    flags, n = {**_sizes(h, w), **FORWARD}, examples * tokens
+    facts_of_members[(members * flags["HEADS"],)](
         w, b, scales, keys, units, noise, head_scales, w.stride(0), b.stride(0), members, examples,
-        WIDTH=flags["WIDTH"], BLOCK_D=flags["BLOCK_D"], BLOCK_B=padded(examples, 16),
+        HEADS=flags["HEADS"], WIDTH=flags["WIDTH"], BLOCK_D=flags["BLOCK_D"], BLOCK_B=padded(examples, 16),
     )  # fmt: skip
     grid = (members * cdiv(n, BLOCK_M),)
     with _beside(h.device):  # one computes, the other waits for memory
@@ -116,27 +121,28 @@ def _join(device: torch.device) -> None:
         torch.cuda.current_stream(device).wait_stream(_second_stream(device))
 
 
-def _empty(h: Tensor, budgets: list[int], windowed: list[int], dropout_p: float) -> Results:
+def _empty(h: Tensor, w: Tensor, budgets: list[int], windowed: list[int], dropout_p: float) -> Results:
     m, b, t, d = h.shape
+    heads = _heads(h, w)
     words = launch.words_per_row(t) if any(budgets) else 0
     drawn = launch.words_per_row(t) if dropout_p > 0 and not all(windowed) else 0
     return (
         h.new_empty((m, b, t, d)),
-        h.new_empty((m, b, t, 3, 1, d), dtype=torch.float16),
-        h.new_empty((3, m, b)),
-        h.new_empty((m, b), dtype=torch.int32),
-        h.new_empty((m, b, 1, drawn, launch.padded_rows(t)), dtype=torch.int32),
-        h.new_empty((m, b)),
-        h.new_empty((m, b, t, 1, d)),
-        h.new_empty((m, b, 1, t)),
-        h.new_empty((m, b, 1, words, launch.padded_rows(t)), dtype=torch.int32),
+        h.new_empty((m, b, t, 3, heads, d), dtype=torch.float16),
+        h.new_empty((3, m, b, heads)),
+        h.new_empty((m, b, heads), dtype=torch.int32),
+        h.new_empty((m, b, heads, drawn, launch.padded_rows(t)), dtype=torch.int32),
+        h.new_empty((m, b, heads)),
+        h.new_empty((m, b, t, heads, d)),
+        h.new_empty((m, b, heads, t)),
+        h.new_empty((m, b, heads, words, launch.padded_rows(t)), dtype=torch.int32),
     )
 
 
 @long_half.register_fake
-def _(h: Tensor, *rest: Any) -> Results:
-    budgets, windowed, _, _, dropout_p = rest[9:]
-    return _empty(h, budgets, windowed, dropout_p)
+def _(h: Tensor, w: Tensor, *rest: Any) -> Results:
+    budgets, windowed, _, _, dropout_p = rest[8:]
+    return _empty(h, w, budgets, windowed, dropout_p)
 
 
 @torch.library.custom_op("semfocus::long_half_backward", mutates_args=())
@@ -150,11 +156,12 @@ def _backward(
     d_out, h = d_out.contiguous(), h.contiguous()
     w, w_out = by_member(w), by_member(w_out)
     members, examples, tokens, d = h.shape
-    sizes, n = _sizes(h), examples * tokens
-    parts, per_part = parts_of(members, n, BLOCK_M)
+    sizes, n = _sizes(h, w), examples * tokens
+    heads = sizes["HEADS"]
+    parts, per_part = parts_of(members * heads, n, BLOCK_M)
     dh, d_mixed, d_qkv = torch.empty_like(h), torch.empty_like(mixed), torch.empty_like(qkv, dtype=h.dtype)
-    outer = h.new_empty((members, parts, d * d + d))
-    after_backward[(members * parts,)](
+    outer = h.new_empty((members, parts, heads * d * d + d))
+    after_backward[(members * parts * heads,)](
         d_out, mixed, w_out, keys, d_mixed, outer, w_out.stride(0), n, parts, per_part, *dropout_numbers(dropout_p),
         DROPOUT=dropout_p > 0, **sizes, **AFTER_BACKWARD,
     )  # fmt: skip
@@ -163,17 +170,20 @@ def _backward(
         into = d_qkv[own].permute(3, 0, 1, 4, 2, 5).unbind(0)
         launch.backward(d_mixed[own], inputs, mixed[own], lse[own], words[own], options, *into)
     parts, per_part = parts_of(members, n, BEFORE_BACKWARD["BLOCK_M"])
-    inner = h.new_empty((members, parts, 3 * d * d + 3 * d))
-    before_backward[(members * parts,)](
-        h, d_out, d_qkv, w, dh, inner, w.stride(0), n, parts, per_part, eps, **{**sizes, **BEFORE_BACKWARD}
-    )
+    inner = h.new_empty((members, parts, 3 * heads * (d * d + d)))
+    for head in range(heads):
+        before_backward[(members * parts,)](
+            h, d_out, d_qkv, w, dh, inner, w.stride(0), n, parts, per_part, eps, head,
+            FIRST=head == 0, LAST=head == heads - 1, **{**sizes, **BEFORE_BACKWARD},
+        )  # fmt: skip
     return dh, inner.sum(1), outer.sum(1)
 
 
 @_backward.register_fake
-def _(d_out: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _(d_out: Tensor, h: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     m, _, _, d = h.shape
-    return h.new_empty(h.shape), h.new_empty((m, 3 * d * d + 3 * d)), h.new_empty((m, d * d + d))
+    heads = _heads(h, w)
+    return h.new_empty(h.shape), h.new_empty((m, 3 * heads * (d * d + d))), h.new_empty((m, heads * d * d + d))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
@@ -185,9 +195,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
 def _differentiate(ctx: Any, d_out: Tensor, *_: None) -> tuple[Any, ...]:
     dh, inner, outer = torch.ops.semfocus.long_half_backward(d_out, *ctx.saved_tensors, *ctx.options)
     members, d = dh.shape[0], dh.shape[-1]
-    dw, db = inner.split([3 * d * d, 3 * d], dim=1)
-    dw_out, db_out = outer.split([d * d, d], dim=1)
-    shaped = (dw.view(members, d, 3 * d), db[:, None], dw_out.view(members, d, d), db_out[:, None])
+    width = _heads(dh, ctx.saved_tensors[1]) * d  # of all heads
+    dw, db = inner.split([3 * d * width, 3 * width], dim=1)
+    dw_out, db_out = outer.split([d * width, d], dim=1)
+    shaped = (dw.view(members, d, 3 * width), db[:, None], dw_out.view(members, width, d), db_out[:, None])
     return (dh, *shaped, *[None] * 10)
 
 

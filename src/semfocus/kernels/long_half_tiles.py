@@ -6,13 +6,14 @@ Queries, keys and values are written as halves (see ``half.py``) at once. Their 
 
     |x w + b| <= sqrt(d) |w| + |b|
 
-Gradients are multiplied as halves too, with a unit for each tile. One head. Letters: M tokens of a tile, d width.
+Gradients are multiplied as halves too, with a unit for each tile. Every head has the whole width: W is (d, 3 H d), with
+the queries of all heads first, and Wo (H d, d). Letters: M tokens of a tile, d width, H heads.
 """
 
 import triton
 import triton.language as tl
 
-from .attention_half_tiles import ATTENTION_OUT, WEIGHTS, map_of, product, projected
+from .attention_half_tiles import ATTENTION_OUT, WEIGHTS, map_of, product
 from .half import unit_for
 from .mlp_half_tiles import key_of_site, normed, vector
 from .tiles import load_rows, mix, step_of, store_rows, survives
@@ -21,21 +22,23 @@ from .tiles import load_rows, mix, step_of, store_rows, survives
 @triton.jit
 def facts_of_members(
     w, b, scales, keys, units, noise, head_scales, w_stride, b_stride, members, examples,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """For each example of a member: the units of q, k and v (3, m, b), the dropout key and the scale of its scores."""
-    member = tl.program_id(0).to(tl.int64)
+    """For a head of each example of a member: units of q, k and v (3, m, b, H), the dropout key, the scores' scale."""
+    member = (tl.program_id(0) // HEADS).to(tl.int64)
+    head = tl.program_id(0) % HEADS
     d, example = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_B)
     there = example < examples
-    at = member * examples + example
+    at = (member * examples + example) * HEADS + head
     for which in tl.static_range(3):
-        start = w + member * w_stride + which * WIDTH
-        columns = load_rows(start, d, WIDTH, 3 * WIDTH, WIDTH, BLOCK_D)
-        bias = vector(b + member * b_stride + which * WIDTH, WIDTH, BLOCK_D)
+        columns_before = (which * HEADS + head) * WIDTH
+        start = w + member * w_stride + columns_before
+        columns = load_rows(start, d, WIDTH, 3 * HEADS * WIDTH, WIDTH, BLOCK_D)
+        bias = vector(b + member * b_stride + columns_before, WIDTH, BLOCK_D)
         bound = tl.sqrt(tl.max(tl.sum(columns * columns, 0), 0) * WIDTH) + tl.max(tl.abs(bias), 0)
         unit, _inverse = unit_for(bound)  # float16 goes to 2^16: rounding may carry a number a little beyond its bound
-        tl.store(units + which * members * examples + at, unit + 0.0 * example, mask=there)
-    key = mix(mix(key_of_site(keys, member, WEIGHTS) + step_of(example)) + step_of(example * 0))  # of its only head
+        tl.store(units + which * members * examples * HEADS + at, unit + 0.0 * example, mask=there)
+    key = mix(mix(key_of_site(keys, member, WEIGHTS) + step_of(example)) + step_of(example * 0 + head))
     tl.store(noise + at, key.to(tl.int32, bitcast=True), mask=there)
     scale = (tl.load(scales + member) * WIDTH**-0.5).to(tl.float32)
     tl.store(head_scales + at, scale + 0.0 * example, mask=there)
@@ -44,9 +47,9 @@ def facts_of_members(
 @triton.jit
 def before_forward(
     h, w, b, units, qkv, w_stride, b_stride, members, examples, tokens, eps,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """qkv (m, n, 3, d) in halves: a program takes a tile of one member's tokens, of which there are ``tokens``."""
+    """qkv (m, n, 3, H, d) in halves: a program takes a tile of one member's tokens, of which there are ``tokens``."""
     tiles = tl.cdiv(tokens, BLOCK_M)
     member = (tl.program_id(0) // tiles).to(tl.int64)
     first = tl.program_id(0) % tiles * BLOCK_M
@@ -54,16 +57,20 @@ def before_forward(
     at = (member * tokens + first) * WIDTH
     x, _inverse = normed(load_rows(h + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
     x = x.to(tl.float16)
-    for which in tl.static_range(3):
-        unit = tl.load(units + (which * members + member) * examples)
-        y = projected(x, w + member * w_stride, b + member * b_stride, which, WIDTH, BLOCK_D) / unit
-        store_rows(qkv + 3 * at + which * WIDTH, own, tokens - first, 3 * WIDTH, y, WIDTH, BLOCK_D)
+    for head in range(HEADS):
+        for which in tl.static_range(3):
+            unit = tl.load(units + (which * members + member) * examples * HEADS + head)  # all examples have the same
+            column = which * HEADS + head
+            y = product(x, map_of(w + member * w_stride, column, 3 * HEADS * WIDTH, WIDTH, BLOCK_D))
+            y = (y + vector(b + member * b_stride + column * WIDTH, WIDTH, BLOCK_D)[None, :]) / unit
+            here = qkv + (3 * HEADS) * at + column * WIDTH
+            store_rows(here, own, tokens - first, 3 * HEADS * WIDTH, y, WIDTH, BLOCK_D)
 
 
 @triton.jit(do_not_specialize=["limit"])
 def after_forward(
     h, mixed, w_out, b_out, keys, out, w_stride, b_stride, tokens, limit, factor,
-    DROPOUT: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    DROPOUT: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """A program takes a tile of one member's tokens."""
     tiles = tl.cdiv(tokens, BLOCK_M)
@@ -71,10 +78,13 @@ def after_forward(
     first = tl.program_id(0) % tiles * BLOCK_M
     own = tl.arange(0, BLOCK_M)
     at = (member * tokens + first) * WIDTH
-    y = product(
-        load_rows(mixed + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D),
-        map_of(w_out + member * w_stride, 0, WIDTH, WIDTH, BLOCK_D),
-    )
+    y = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for head in range(HEADS):
+        of_head = mixed + HEADS * at + head * WIDTH
+        y += product(
+            load_rows(of_head, own, tokens - first, HEADS * WIDTH, WIDTH, BLOCK_D),
+            map_of(w_out + member * w_stride, head * WIDTH, WIDTH, WIDTH, BLOCK_D),
+        )
     y += vector(b_out + member * b_stride, WIDTH, BLOCK_D)[None, :]
     if DROPOUT:
         rows = mix(key_of_site(keys, member, ATTENTION_OUT) + step_of(first + own))
@@ -86,14 +96,15 @@ def after_forward(
 @triton.jit(do_not_specialize=["limit"])
 def after_backward(
     d_out, mixed, w_out, keys, d_mixed, sums, w_stride, tokens, parts, per_part, limit, factor,
-    DROPOUT: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    DROPOUT: tl.constexpr, HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """dy = dropout(do), da = dy Wo^T; and a part of dWo = a^T dy, dbo: a program takes some tiles of one member."""
-    part = tl.program_id(0)
+    """dy = dropout(do), da = dy Wo^T; and a part of dWo = a^T dy, dbo: a program takes a head in a few tiles."""
+    part = tl.program_id(0) // HEADS
+    head = tl.program_id(0) % HEADS
     member = (part // parts).to(tl.int64)
     begin = part % parts * per_part
     d = tl.arange(0, BLOCK_D)
-    back = tl.trans(map_of(w_out + member * w_stride, 0, WIDTH, WIDTH, BLOCK_D))
+    back = tl.trans(map_of(w_out + member * w_stride, head * WIDTH, WIDTH, WIDTH, BLOCK_D))
     d_map = tl.zeros((BLOCK_D, BLOCK_D), tl.float32)
     d_bias = tl.zeros((16, BLOCK_D), tl.float32)
     ones = tl.full((16, BLOCK_M), 1.0, tl.float16)  # sums as products: no exchange between warps
@@ -107,19 +118,25 @@ def after_backward(
         unit, scaled = unit_for(tl.max(tl.max(tl.abs(dy), 1), 0))
         dy = (dy * scaled).to(tl.float16)
         d_bias += tl.dot(ones, dy) * unit
-        d_map += product(tl.trans(load_rows(mixed + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D)), dy) * unit
-        store_rows(d_mixed + at, own, tokens - first, WIDTH, product(dy, back) * unit, WIDTH, BLOCK_D)
-    sums += part.to(tl.int64) * (WIDTH * WIDTH + WIDTH)
-    store_rows(sums, d, WIDTH, WIDTH, d_map, WIDTH, BLOCK_D)
-    tl.store(sums + WIDTH * WIDTH + d, tl.sum(d_bias, 0) * 0.0625, mask=d < WIDTH)
+        of_head = HEADS * at + head * WIDTH
+        tile = load_rows(mixed + of_head, own, tokens - first, HEADS * WIDTH, WIDTH, BLOCK_D)
+        d_map += product(tl.trans(tile), dy) * unit
+        store_rows(d_mixed + of_head, own, tokens - first, HEADS * WIDTH, product(dy, back) * unit, WIDTH, BLOCK_D)
+    sums += part.to(tl.int64) * (HEADS * WIDTH * WIDTH + WIDTH)
+    store_rows(sums + head * WIDTH * WIDTH, d, WIDTH, WIDTH, d_map, WIDTH, BLOCK_D)
+    tl.store(sums + HEADS * WIDTH * WIDTH + d, tl.sum(d_bias, 0) * 0.0625, mask=d < tl.where(head == 0, WIDTH, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["head"])
 def before_backward(
-    h, d_out, d_qkv, w, dh, sums, w_stride, tokens, parts, per_part, eps,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    h, d_out, d_qkv, w, dh, sums, w_stride, tokens, parts, per_part, eps, head,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """dx = dqkv W^T, dh = do + inverse (dx - mean(dx) - x mean(x dx)); and a part of dW = x^T dqkv (d, 3 d), db."""
+    """dx = dqkv W^T, dh = do + inverse (dx - mean(dx) - x mean(x dx)); and a part of dW = x^T dqkv (d, 3 H d), db.
+
+    One head at a time, as the gradients of more maps would not fit in registers: until the LAST, dh holds dx.
+    """
     part = tl.program_id(0)
     member = (part // parts).to(tl.int64)
     begin = part % parts * per_part
@@ -131,16 +148,17 @@ def before_backward(
     ones = tl.full((16, BLOCK_M), 1.0, tl.float16)
     backs = ()
     for which in tl.static_range(3):
-        backs = backs + (tl.trans(map_of(w, which, 3 * WIDTH, WIDTH, BLOCK_D)),)  # noqa: RUF005
+        column = which * HEADS + head
+        backs = backs + (tl.trans(map_of(w, column, 3 * HEADS * WIDTH, WIDTH, BLOCK_D)),)  # noqa: RUF005
     for first in range(begin, tl.minimum(begin + per_part, tokens), BLOCK_M):
         own = tl.arange(0, BLOCK_M)
         at = (member * tokens + first) * WIDTH
         x, inverse = normed(load_rows(h + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D), eps, WIDTH, BLOCK_D)
         x_turned = tl.trans(x.to(tl.float16))
-        here = d_qkv + 3 * at
-        dq = load_rows(here, own, tokens - first, 3 * WIDTH, WIDTH, BLOCK_D)
-        dk = load_rows(here + WIDTH, own, tokens - first, 3 * WIDTH, WIDTH, BLOCK_D)
-        dv = load_rows(here + 2 * WIDTH, own, tokens - first, 3 * WIDTH, WIDTH, BLOCK_D)
+        here = d_qkv + 3 * HEADS * at + head * WIDTH
+        dq = load_rows(here, own, tokens - first, 3 * HEADS * WIDTH, WIDTH, BLOCK_D)
+        dk = load_rows(here + HEADS * WIDTH, own, tokens - first, 3 * HEADS * WIDTH, WIDTH, BLOCK_D)
+        dv = load_rows(here + 2 * HEADS * WIDTH, own, tokens - first, 3 * HEADS * WIDTH, WIDTH, BLOCK_D)
         largest = tl.maximum(tl.maximum(tl.abs(dq), tl.abs(dk)), tl.abs(dv))
         unit, scaled = unit_for(tl.max(tl.max(largest, 1), 0))
         changes = ((dq * scaled).to(tl.float16), (dk * scaled).to(tl.float16), (dv * scaled).to(tl.float16))
@@ -154,11 +172,15 @@ def before_backward(
         d_maps = maps
         d_biases = biases
         dx = dx * unit
-        dx = dx - (tl.sum(dx, 1) / WIDTH)[:, None] - x * (tl.sum(x * dx, 1) / WIDTH)[:, None]
-        result = load_rows(d_out + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D) + inverse[:, None] * dx
-        store_rows(dh + at, own, tokens - first, WIDTH, result, WIDTH, BLOCK_D)
-    sums += part.to(tl.int64) * (3 * WIDTH * WIDTH + 3 * WIDTH)
+        if not FIRST:
+            dx += load_rows(dh + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D)
+        if LAST:
+            dx = dx - (tl.sum(dx, 1) / WIDTH)[:, None] - x * (tl.sum(x * dx, 1) / WIDTH)[:, None]
+            dx = load_rows(d_out + at, own, tokens - first, WIDTH, WIDTH, BLOCK_D) + inverse[:, None] * dx
+        store_rows(dh + at, own, tokens - first, WIDTH, dx, WIDTH, BLOCK_D)
+    sums += part.to(tl.int64) * (3 * HEADS * (WIDTH * WIDTH + WIDTH))
     for which in tl.static_range(3):
-        store_rows(sums + which * WIDTH, d, WIDTH, 3 * WIDTH, d_maps[which], WIDTH, BLOCK_D)
+        column = which * HEADS + head
+        store_rows(sums + column * WIDTH, d, WIDTH, 3 * HEADS * WIDTH, d_maps[which], WIDTH, BLOCK_D)
         d_bias = tl.sum(d_biases[which], 0) * 0.0625
-        tl.store(sums + 3 * WIDTH * WIDTH + which * WIDTH + d, d_bias, mask=d < WIDTH)
+        tl.store(sums + 3 * HEADS * WIDTH * WIDTH + column * WIDTH + d, d_bias, mask=d < WIDTH)

@@ -70,7 +70,7 @@ class Settings:
         return replace(
             self,
             keeps=halves.keeps(h, self.patterns, self.heads, masked) if plain else None,
-            spans=halves.spans(h, self.patterns, self.heads, masked) if plain else None,
+            spans=halves.spans(h, self.patterns, masked) if plain else None,
             bends=halves.bends(h, mlp_width, self.activations),
         )
 
