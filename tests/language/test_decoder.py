@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from semfocus import Banded, Full, TopK, patterns
+from semfocus import Banded, FixedRandom, Full, RandomK, TopK, patterns
+from semfocus.language.attention_probe import probe
 from semfocus.language.decoder import Decoder
 
 VOCABULARY = 256
@@ -14,7 +15,7 @@ CAUSAL = [
     pattern
     for name in patterns.registry.own_names()
     for pattern in patterns.find(name).examples()
-    if not pattern.global_tokens and not pattern.batch_dependent and not pattern.random
+    if not pattern.global_tokens and not pattern.batch_dependent
 ]
 
 
@@ -94,3 +95,44 @@ def test_autocast_keeps_the_shape_and_nearly_the_values(tiny):
     exact = model(tokens)
     assert half.shape == (1, 16, VOCABULARY)
     assert (half - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+def some_tokens():
+    return torch.randint(0, VOCABULARY, (4, 16), generator=torch.Generator().manual_seed(4))
+
+
+def test_random_keys_depend_on_seed_mode_step_and_row(tiny):
+    def kept(seed=0, step=0, rows=None, training=True, count=4):
+        model = decoder(tiny(), RandomK(3), seed).train(training)
+        found = probe(model, lambda: model(some_tokens()[:count], step, rows), count)
+        return torch.stack([next(found.rows(layer)).kept for layer in found.layers])  # (blocks, b, h, t, s)
+
+    plain = kept()
+    assert torch.equal(plain, kept())
+    assert torch.equal(plain, kept(step=torch.tensor(0)))
+    for other in (kept(seed=1), kept(step=1), kept(training=False), plain.flip(0), plain.roll(1, 1)):
+        assert not torch.equal(plain, other)
+    assert torch.equal(plain[:, 2:], kept(rows=torch.arange(2, 4), count=2))
+
+
+def test_a_probe_of_some_rows_sees_the_keys_that_all_of_them_kept(tiny):
+    model = decoder(tiny(), RandomK(3))
+    outputs = []
+    for block in model.blocks:
+        block.attend = lambda problem, attend=block.attend: outputs.append(attend(problem)) or outputs[-1]
+    found = probe(model, lambda: model(some_tokens(), 5), 2)
+    for layer, (_, weights) in zip(found.layers, outputs, strict=True):
+        assert torch.equal(next(found.rows(layer)).kept, weights[:2] > 0)
+
+
+def test_keys_drawn_once_depend_on_the_run_and_the_layer_but_not_on_the_step(tiny):
+    def kept(seed=0, step=0):
+        model = decoder(tiny(), FixedRandom(3), seed)
+        found = probe(model, lambda: model(some_tokens(), step), 4)
+        return torch.stack([next(found.rows(layer)).kept for layer in found.layers])
+
+    plain = kept()
+    assert torch.equal(plain, kept(step=1))
+    assert torch.equal(plain, plain[:, :1].expand_as(plain))
+    assert not torch.equal(plain, kept(seed=1))
+    assert not torch.equal(plain[0], plain[1])

@@ -51,10 +51,11 @@ def losses(directory):
 
 
 def test_two_processes_give_the_losses_of_one(tiny, tmp_path):
-    """By DDP, by FSDP2, and by FSDP2 from a checkpoint that one process wrote."""
+    """By DDP, by FSDP2, by FSDP2 from a checkpoint that one process wrote, and with keys drawn at random."""
     top_k = {"name": "top_k", "k": 3}
     configs = [tiny(pattern=top_k, train={"parallel": how}) for how in ("ddp", "fsdp")]
     configs.append(tiny(train={"parallel": "fsdp"}))
+    configs.append(tiny(pattern={"name": "random_k", "k": 3}))
     with pytest.raises(KeyboardInterrupt):
         LanguageTrainer(tmp_path / "2", stopping=lambda: True).run([configs[2]])
     assert list(tmp_path.glob("2/groups/*/epoch-1.safetensors"))

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from semfocus import Banded, Full, TopK
+from semfocus import Banded, Full, RandomK, TopK
 from semfocus.language.trainer import LanguageTrainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -29,9 +29,10 @@ def test_half_precision_follows_the_cpu_s_curve(tiny, tmp_path, pattern, compile
         assert environment["implementation"].split(",")[0] in ("sdpa", "fused")
 
 
-def test_a_captured_run_goes_on_as_if_nothing_had_happened(tiny, tmp_path):
+@pytest.mark.parametrize("pattern", [TopK(16), RandomK(16)], ids=lambda pattern: pattern.label)
+def test_a_captured_run_goes_on_as_if_nothing_had_happened(tiny, tmp_path, pattern):
     """Warming up and capturing leave weights and moments as they were, in a new run and in one that goes on."""
-    config = tiny(pattern=TopK(16), precision="bfloat16", train={"tokens": 20_480, "heldout": 2048, "batch": 16})
+    config = tiny(pattern=pattern, precision="bfloat16", train={"tokens": 20_480, "heldout": 2048, "batch": 16})
     (whole,) = LanguageTrainer(tmp_path / "whole", device="cuda").run([config])
     stops = iter([False, True])
     stopped = LanguageTrainer(tmp_path / "parts", device="cuda", stopping=lambda: next(stops, False))

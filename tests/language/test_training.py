@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from semfocus import Banded, Full, TopK
+from semfocus import Banded, Full, RandomK, TopK
 from semfocus.language.data import Batches, text_of
 from semfocus.language.load import load_decoder
 from semfocus.language.run import LanguageRun
@@ -95,8 +95,9 @@ def test_the_validation_loss_is_the_mean_over_its_tokens(tiny, tmp_path):
     assert count == 128
 
 
-def test_stopped_and_resumed_is_bitwise_as_if_nothing_had_happened(tiny, tmp_path):
-    config = tiny(pattern=TopK(3))
+@pytest.mark.parametrize("pattern", [TopK(3), RandomK(3)], ids=lambda pattern: pattern.label)
+def test_stopped_and_resumed_is_bitwise_as_if_nothing_had_happened(tiny, tmp_path, pattern):
+    config = tiny(pattern=pattern)
     whole = curve(train(config, tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "cut", stopping=lambda: True)
@@ -133,8 +134,15 @@ def test_a_run_that_breaks_is_recorded_as_such(tiny, tmp_path):
     assert directory.metrics()[-1]["heldout_loss"] is None
 
 
-def test_a_trained_decoder_comes_back(tiny, tmp_path):
-    config = tiny(pattern=TopK(3))
+def test_nobody_s_generator_is_drawn_from(tiny, tmp_path):
+    before = torch.get_rng_state()
+    train(tiny(pattern=RandomK(3)), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("pattern", [TopK(3), RandomK(3)], ids=lambda pattern: pattern.label)
+def test_a_trained_decoder_comes_back(tiny, tmp_path, pattern):
+    config = tiny(pattern=pattern)
     directory = train(config, tmp_path)
     again = LanguageRun(config, text_of(config), tmp_path, CPU, LanguageTrainer(tmp_path).place, 1)
     again.model.load_state_dict(load_decoder(directory.path).state_dict())

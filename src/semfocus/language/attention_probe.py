@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from .. import diagnostics
 from ..diagnostics import Probe
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
-from .decoder import Block, Seen
+from ..reference import Problem
+from .decoder import Attended, Block
 
 DIAGNOSTICS = ("dispersion", "separation", "entropy", "effective_support", "kept_mass")
 #: Of a full model: the weight that its best so many keys hold.
@@ -27,26 +29,30 @@ def probe(model: nn.Module, run: Callable[[], object], rows: int) -> Probe:
     The model is left as it was. A whole batch is passed through it, since another shape would be compiled anew.
     """
     blocks = [block for block in model.modules() if isinstance(block, Block)]
-    seen: list[tuple[Block, Tensor, Tensor]] = []
+    problems: list[Problem] = []
 
-    def recording(block: Block, before: Callable[..., Seen]) -> Callable[..., Seen]:
-        def record(*arguments: Any) -> Seen:
-            q, k, v = before(*arguments)
-            seen.append((block, q[:rows], k[:rows]))
-            return q, k, v
+    def recording(attend: Callable[[Problem], Attended]) -> Callable[[Problem], Attended]:
+        def record(problem: Problem) -> Attended:
+            problems.append(_first(problem, rows))
+            return attend(problem)
 
         return record
 
-    originals = [block.before for block in blocks]
+    originals = [block.attend for block in blocks]
     try:
-        for block, before in zip(blocks, originals, strict=True):
-            block.before = recording(block, before)
+        for block, attend in zip(blocks, originals, strict=True):
+            block.attend = recording(attend)
         run()
     finally:
-        for block, before in zip(blocks, originals, strict=True):
-            block.before = before
-    problems = [Probe.of(q, k, b.pattern, is_causal=True, scale=b.scale).problems[0] for b, q, k in seen]
+        for block, attend in zip(blocks, originals, strict=True):
+            block.attend = attend
     return Probe(tuple(problems))
+
+
+def _first(problem: Problem, rows: int) -> Problem:
+    """The same problem for the first rows, which draw what they drew among all; values are not looked at."""
+    q, k, fresh = (x[:rows].detach() for x in (problem.q, problem.k, problem.noise.fresh))
+    return replace(problem, q=q, k=k, v=k, noise=replace(problem.noise, fresh=fresh))
 
 
 def measured(found: Probe) -> dict[str, Any]:

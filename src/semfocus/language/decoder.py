@@ -6,16 +6,19 @@ Shapes: b sequences, t tokens, h heads, d width, e = d / h, v vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..functional import attention
+from ..functional import attend, problem_of
 from ..model import init
 from ..patterns.base import Pattern
+from ..randomness import Noise, absorb, key_of
+from ..reference import Problem
 from .config import DecoderConfig
 
 #: Deviation of the initial weights, times the square root of the width.
@@ -25,6 +28,8 @@ HALF_WIDTH = 3**0.5
 ROTARY_BASE = 10_000.0
 #: What attention sees of a layer: q, k, v, each (b, h, t, e).
 Seen = tuple[Tensor, Tensor, Tensor]
+#: What attention gives, (b, h, t, e), and its weights where it has them.
+Attended = tuple[Tensor, Tensor | None]
 
 
 class Block(nn.Module):
@@ -43,15 +48,18 @@ class Block(nn.Module):
         self.up = _matrix(seed, f"blocks.{number}.up", (inner, d), spread)
         self.down = _matrix(seed, f"blocks.{number}.down", (d, inner), small)
         self.before: Callable[..., Seen] = before_attention
+        self.attend: Callable[[Problem], Attended] = attend
         self.after: Callable[..., Tensor] = after_attention
 
-    def forward(self, h: Tensor, turns: Tensor) -> Tensor:
-        q, k, v = self.queries_keys_values(h, turns)
-        mixed = attention(q, k, v, self.pattern, is_causal=True, scale=self.scale)  # (b, h, t, e)
+    def forward(self, h: Tensor, turns: Tensor, noise: Noise) -> Tensor:
+        """h (b, t, d) -> the same shape. ``noise`` is an argument so that a layer computed twice draws the same."""
+        q, k, v = self.before(h, self.attention_norm, self.qkv, turns, self.heads)
+        mixed, _ = self.attend(self._problem(q, k, v, noise))  # (b, h, t, e)
         return self.after(h, mixed, self.out, self.mlp_norm, self.up, self.down)
 
-    def queries_keys_values(self, h: Tensor, turns: Tensor) -> Seen:
-        return self.before(h, self.attention_norm, self.qkv, turns, self.heads)
+    def _problem(self, q: Tensor, k: Tensor, v: Tensor, noise: Noise) -> Problem:
+        problem = problem_of(q, k, v, self.pattern, None, 0.0, True, self.scale, False, 0, None, draws=False)
+        return replace(problem, noise=noise)
 
 
 def before_attention(h: Tensor, norm: Tensor, qkv: Tensor, turns: Tensor, heads: int) -> Seen:
@@ -79,19 +87,35 @@ class Decoder(nn.Module):
     """tokens (b, t) -> logits (b, t, v). Initial weights depend on the seed and their names alone."""
 
     turns: Tensor
+    keys: Tensor
 
     def __init__(self, config: DecoderConfig, vocabulary: int, pattern: Pattern, seed: int) -> None:
         super().__init__()
         self.embedding = _matrix(seed, "embedding", (vocabulary, config.width), SPREAD * config.width**-0.5)
         self.blocks = nn.ModuleList(Block(config, pattern, seed, i) for i in range(config.blocks))
         self.norm = nn.Parameter(torch.ones(config.width))
+        self.draws = pattern.random
         self.register_buffer("turns", _turns(config.context, config.width // config.heads), persistent=False)
+        keys = absorb(key_of(seed), torch.arange(config.blocks))
+        self.register_buffer("keys", keys, persistent=False)  # of what is random, one for each block
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, step: int | Tensor = 0, rows: Tensor | None = None) -> Tensor:
+        """What a random pattern draws depends on the seed, on training or not, on ``step``, and on where each sequence
+        stands in the whole batch: ``rows`` (b,) says it to those who see a part of the batch only.
+        """
+        if rows is None:
+            rows = torch.arange(len(tokens), device=tokens.device)
         h = F.embedding(tokens, self.embedding)  # (b, t, d)
-        for block in self.blocks:
-            h = block(h, self.turns[:, : tokens.shape[1]])
+        for block, noise in zip(self.blocks, self._noise(step, rows), strict=True):
+            h = block(h, self.turns[:, : tokens.shape[1]], noise)
         return F.linear(F.rms_norm(h, h.shape[-1:], self.norm), self.embedding)
+
+    def _noise(self, step: int | Tensor, rows: Tensor) -> Iterator[Noise]:
+        """For each block: its own keys for every row, and one that stays through the run."""
+        fresh = torch.zeros_like(rows, dtype=torch.int32).expand(len(self.blocks), -1)  # (blocks, b)
+        if self.draws:
+            fresh = absorb(absorb(absorb(self.keys, int(self.training)), step)[:, None], rows)
+        return map(Noise, fresh, self.keys)
 
     def compile_parts(self) -> None:
         """Compiles what stands before and after attention: one version serves all layers and all patterns."""

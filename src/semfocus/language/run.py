@@ -48,7 +48,9 @@ class LanguageRun:
             self.model.compile_parts()
         self.captured = self.compiled and place.world == 1  # each step is a CUDA graph
         self.shared = place.shared(self.model, config.train.parallel)
-        self.rate = torch.zeros((), device=device)  # a CUDA graph reads it anew at each step
+        self.rate = torch.zeros((), device=device)  # a CUDA graph reads both anew at each step
+        self.number = torch.zeros((), dtype=torch.int64, device=device)
+        self.rows = place.rows(torch.arange(config.train.batch, device=device))
         self.optimiser = self._optimiser()
         self.step: Step = self._step
         self.running = torch.zeros(2, device=device)  # sums over a stretch: loss, the gradient's norm
@@ -94,13 +96,13 @@ class LanguageRun:
 
     # --- steps ---
 
-    def _loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, ids: Tensor, targets: Tensor, step: int | Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            logits = self.shared(self.place.rows(ids))  # (b, t, v)
+            logits = self.shared(self.place.rows(ids), step, self.rows)  # (b, t, v)
         return F.cross_entropy(logits.float().flatten(0, 1), self.place.rows(targets).flatten())
 
     def _step(self, ids: Tensor, targets: Tensor) -> None:
-        loss = self._loss(ids, targets)
+        loss = self._loss(ids, targets, self.number)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimiser.clip)
         self.optimiser.step()
@@ -114,6 +116,7 @@ class LanguageRun:
         start = time.perf_counter()
         for number in range(self.config.steps_until(epoch), self.config.steps_until(epoch + 1)):
             self.rate.fill_(self.config.optimiser.learning_rate * rate(self.config, number))
+            self.number.fill_(number)
             self.step(*self.batches.at(number))
         self._wait()
         self.seconds += time.perf_counter() - start
@@ -123,7 +126,7 @@ class LanguageRun:
         if self.captured:
             self._capture()
         else:
-            self._loss(*self.batches.at(0)).backward()  # type: ignore[no-untyped-call]
+            self._loss(*self.batches.at(0), self.number).backward()  # type: ignore[no-untyped-call]
             self.optimiser.zero_grad()
         self._wait()
 
@@ -150,8 +153,15 @@ class LanguageRun:
         """The mean loss over the validation text, in nats per token."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for number in range(self.batches.evaluations):
-            total += self._loss(*self.batches.heldout_at(number)).double()
+            total += self._heldout_loss(number).double()
         return float(self.place.mean(total)) / self.batches.evaluations
+
+    def _heldout_loss(self, number: int) -> Tensor:
+        """Of one validation batch. Its number stands for the step: a random pattern draws the same each time."""
+        self.shared.eval()
+        loss = self._loss(*self.batches.heldout_at(number), number)
+        self.shared.train()
+        return loss
 
     def _measure(self, epoch: int) -> bool:
         """Adds a line to the curve; False if the model broke."""
@@ -173,8 +183,7 @@ class LanguageRun:
         return math.isfinite(loss) and math.isfinite(row.get("train_loss", 0.0))
 
     def _diagnosed(self) -> dict[str, Any]:
-        batch = self.batches.heldout_at(0)
-        found = attention_probe.probe(self.model, lambda: self._loss(*batch), self.config.train.diagnose)
+        found = attention_probe.probe(self.model, lambda: self._heldout_loss(0), self.config.train.diagnose)
         return attention_probe.measured(found) if self.place.first else {}
 
     def _environment(self) -> dict[str, Any]:
