@@ -15,9 +15,10 @@ import torch
 from interrupting import Stop, curves, dying
 from rich.console import Console
 
-from semfocus import Banded, Full, TopK
+from semfocus import Banded, Full, RandomK, TopK
 from semfocus.training import checkpoint
 from semfocus.training.files import StorageError, append_lines, keep_lines, read_lines, write_atomic
+from semfocus.training.group_training import GroupTraining
 from semfocus.training.progress import Progress
 from semfocus.training.run_directory import RunDirectory
 from semfocus.training.trainer import Trainer
@@ -34,6 +35,22 @@ def test_going_on_gives_the_curves_of_an_uninterrupted_run(tiny, tmp_path, monke
     monkeypatch.undo()
     Trainer(tmp_path / "cut", checkpoint_epochs=2).run(runs)  # the group's record knows its threads
     assert curves(tmp_path / "cut", runs) == curves(tmp_path / "whole", runs)
+
+
+def test_dying_after_the_last_epoch_changes_no_test_result(tiny, tmp_path, monkeypatch):
+    """What a random pattern draws on the test examples depends on the step, which no epoch sets any more."""
+    run = tiny(RandomK(3), data={"test": 40})
+    (whole,) = Trainer(tmp_path / "whole", threads=1).run([run])
+
+    def die(training):
+        raise Stop
+
+    monkeypatch.setattr(GroupTraining, "_finish", die)
+    with pytest.raises(Stop):
+        Trainer(tmp_path / "cut", threads=1).run([run])
+    monkeypatch.undo()
+    (cut,) = Trainer(tmp_path / "cut", threads=1).run([run])
+    assert cut.summary() == whole.summary()
 
 
 SCRIPT = """

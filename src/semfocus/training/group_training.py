@@ -76,6 +76,8 @@ class GroupTraining:
             return 0
         for name, tensor in self._state().items():
             tensor.copy_(state[name])
+        # Epochs set it themselves, but after the last one there is still the test to come.
+        self.population.step_index.fill_(epoch * self.population.steps_per_epoch)
         self.say(f"going on with {len(self.directories)} runs after epoch {epoch}")
         return epoch
 
