@@ -61,18 +61,37 @@ def wild_loss_is_finite(directory):
 
 
 def test_a_diverged_run_is_recorded_and_its_neighbours_finish(tiny, tmp_path):
-    wild = tiny(Full(), 1)
+    wild = tiny(Full(), 1, data={"test": 10})
     wild = dataclasses.replace(wild, optimiser=dataclasses.replace(wild.optimiser, learning_rate=1e30, clip=0.0))
-    runs = [tiny(Full()), wild]
+    runs = [tiny(Full(), data={"test": 10}), wild]
     first, second = Trainer(tmp_path).run(runs)
     assert first.summary()["status"] == "finished"
+    assert 0 <= first.summary()["test_accuracy"] <= 1
     summary = second.summary()
     assert (summary["status"], summary["diverged_epoch"]) == ("diverged", 1)
+    assert (summary["test_loss"], summary["test_accuracy"]) == (None, None)
     assert (summary["last_heldout_loss"], summary["last_heldout_accuracy"]) == (None, None) or wild_loss_is_finite(
         second
     )
     assert [row["epoch"] for row in second.metrics()] == [0, 1]
     assert [row["epoch"] for row in first.metrics()] == [0, 1, 2, 3]
+
+
+def test_answers_of_a_model_that_broke_are_none(tiny, tmp_path, monkeypatch):
+    """A probe may come before the divergence is noted; a test may break where held-out examples do not."""
+    evaluate = Population.evaluate
+
+    def broken(population, split, examples=None):
+        found = evaluate(population, split, examples)
+        probe = examples is not None
+        return dataclasses.replace(found, loss=found.loss * torch.nan) if probe or split == "test" else found
+
+    monkeypatch.setattr(Population, "evaluate", broken)
+    run = tiny(Full(), data={"test": 10}, train={"probe_every": 3, "probe_epochs": 1, "probe_examples": 20})
+    (directory,) = Trainer(tmp_path).run([run])
+    (probe,) = read_lines(directory.path / "probe.jsonl")
+    assert (probe["train_loss"], probe["train_accuracy"]) == (None, None)
+    assert (directory.summary()["test_loss"], directory.summary()["test_accuracy"]) == (None, None)
 
 
 def test_fewer_evaluations_on_request(tiny, tmp_path):

@@ -193,10 +193,10 @@ class GroupTraining:
             self.say(f"run {self.group.runs[i]} diverged in epoch {epoch}; its neighbours go on")
 
     def _add_probe(self, epoch: int, step: int, measured: Measured) -> None:
-        loss, accuracy = measured.loss.tolist(), measured.accuracy.tolist()
+        columns = {name: column.tolist() for name, column in _columns("train", measured, tape=False).items()}
         for i, rows in enumerate(self.probes):
             if self.diverged[i] < 0:
-                rows.append({"epoch": epoch, "step": step, "train_loss": loss[i], "train_accuracy": accuracy[i]})
+                rows.append({"epoch": epoch, "step": step, **{name: values[i] for name, values in columns.items()}})
 
     def _flush(self) -> None:
         for directory, rows, probes in zip(self.directories, self.rows, self.probes, strict=True):
@@ -208,7 +208,9 @@ class GroupTraining:
 
     def _finish(self) -> None:
         self._flush()
-        test = self.population.evaluate("test") if "test" in self.population.splits else None
+        test: dict[str, Tensor] = {}
+        if "test" in self.population.splits:
+            test = _columns("test", self.population.evaluate("test"), tape=False)
         for i, directory in enumerate(self.directories):
             diverged = int(self.diverged[i])
             facts: dict[str, Any] = {
@@ -217,8 +219,7 @@ class GroupTraining:
                 "diverged_epoch": None if diverged < 0 else diverged,
                 "steps": self.config.epochs * self.population.steps_per_epoch,
             }
-            if test is not None:
-                facts |= {"test_loss": float(test.loss[i]), "test_accuracy": float(test.accuracy[i])}
+            facts |= {name: float(column[i]) if diverged < 0 else None for name, column in test.items()}
             directory.finish(self.population.weights_of(i), facts)
         checkpoint.remove(self.folder)
 
