@@ -3,15 +3,17 @@
 import json
 import shutil
 import threading
+from itertools import permutations
 
 import pytest
 from two_tasks import TwoTasks, contents, find
 
 from semfocus.evidence.build import build_all
 from semfocus.evidence.folder import add, load, merged_manifest
+from semfocus.lab.execute import with_what_was_recorded
 from semfocus.lab.missing import missing
 from semfocus.lab.results import Results
-from semfocus.lab.store import Store
+from semfocus.lab.store import Manifest, Store
 from semfocus.report.page import build
 from semfocus.training.files import StorageError
 from semfocus.training.locks import locked_folder
@@ -136,6 +138,37 @@ def test_where_plans_differ_the_later_one_stands(store):
         assert both["created"] == late["created"]
         assert not both["complete"]
     assert merged_manifest(late, {**early, "created": late["created"]})["arms"][0] == arm  # of one date: the second
+
+
+def test_every_arm_has_the_date_of_its_own_plan(store):
+    """Of three plans the last one of each arm stands, in whatever order they are joined, and after a lab wrote them."""
+    plain = store.manifest("quick").to_dict()
+    first, second = plain["arms"][:2]
+    again, changed = ({**arm, "config": {**arm["config"], "seed": 7}} for arm in (first, second))
+    january = {**plain, "arms": [first, second], "created": "2026-01-01T00:00:00+00:00", "complete": True}
+    february = {**january, "arms": [first, changed], "created": "2026-02-01T00:00:00+00:00"}
+    march = {**january, "arms": [again], "created": "2026-03-01T00:00:00+00:00"}
+    for one, two, three in permutations((january, february, march)):
+        store.manifest_path("quick").unlink()
+        for manifest in (one, two):
+            store.add_manifest(manifest)
+        store.write(store.manifest("quick"))
+        store.add_manifest(three)
+        both = json.loads(store.manifest_path("quick").read_text())
+        found = {(arm["panel"], arm["label"]): arm["config"] for arm in both["arms"]}
+        assert [found[arm["panel"], arm["label"]] for arm in (again, changed)] == [again["config"], changed["config"]]
+        assert not both["complete"]
+
+
+def test_a_question_asked_again_keeps_the_dates_of_its_arms(store):
+    now = store.manifest("quick")
+    before = {**now.to_dict(), "arms": now.to_dict()["arms"][:1], "created": "2020-01-01T00:00:00+00:00"}
+    store.add_manifest(before)
+    both = json.loads(store.manifest_path("quick").read_text())
+    assert both["created"] == before["created"]
+    assert {arm["planned"] for arm in both["arms"]} == {now.created}
+    asked = with_what_was_recorded(store, Manifest(now.question, now.arms))
+    assert store.write(asked).to_dict()["arms"] == both["arms"]
 
 
 def test_a_later_plan_keeps_its_seeds_whichever_is_added_last(store):

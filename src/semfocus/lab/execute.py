@@ -130,14 +130,14 @@ def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str
 
 
 def with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
-    """A question that was asked before as it is now keeps its date, and the follow-up arms that were found then."""
+    """A question that was asked before as it is now keeps its dates, and the follow-up arms that were found then."""
     try:
         old = store.manifest(manifest.question.name) if manifest.question.name in store.names() else None
     except StorageError:
         return manifest  # it is damaged, and about to be written anew
     if old is None or old.arms[: len(manifest.arms)] != manifest.arms:
         return manifest
-    return replace(manifest, created=old.created, arms=old.arms)
+    return replace(manifest, created=old.created, arms=old.arms, planned=old.planned)
 
 
 def complete(results: Results) -> None:

@@ -74,6 +74,8 @@ class Manifest:
     complete: bool = False  # runs, follow-ups and measurements are all there
     #: Names of runs as they were written, by panel, label and seed: pages outlive changes of the config's fields.
     recorded: Mapping[tuple[str, str, int], str] = field(default_factory=dict, compare=False)
+    #: By panel and label, when an arm was planned; those left out when the question was.
+    planned: Mapping[tuple[str, str], str] = field(default_factory=dict, compare=False)
 
     def configs(self) -> list[Config]:
         """Every run, arm by arm, seed by seed."""
@@ -88,13 +90,14 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         question = self.question
-        arms = [
+        arms: list[dict[str, Any]] = [
             {
                 "panel": arm.panel,
                 "label": arm.label,
                 "own_seeds": arm.seeds is not None,
                 "runs": {str(seed): self.run_of(arm, seed) for seed in self.seeds_of(arm)},
                 "config": arm.config.to_dict(),
+                "planned": self.planned.get((arm.panel, arm.label), self.created),
             }
             for arm in self.arms
         ]
@@ -109,7 +112,7 @@ class Manifest:
             "command": question.command,
             "created": self.created,
             "complete": self.complete,
-            "arms": arms,
+            "arms": [_without_date(arm, self.created) for arm in arms],
         }
 
     @staticmethod
@@ -125,13 +128,15 @@ class Manifest:
         )
         arms: list[Arm] = []
         recorded: dict[tuple[str, str, int], str] = {}
+        planned: dict[tuple[str, str], str] = {}
         for arm in data["arms"]:
             seeds = tuple(int(seed) for seed in arm["runs"]) if arm["own_seeds"] else None
             arms.append(Arm(arm["panel"], arm["label"], config_of(arm["config"]), seeds))
             recorded |= {(arm["panel"], arm["label"], int(seed)): safe(run) for seed, run in arm["runs"].items()}
+            planned |= {(arm["panel"], arm["label"]): str(arm["planned"])} if "planned" in arm else {}
         if type(question.seeds) is not int or not isinstance(data["created"], str):
             raise TypeError(f"seeds is {question.seeds!r}, created {data['created']!r}")
-        return Manifest(question, tuple(arms), data["created"], bool(data.get("complete")), recorded)
+        return Manifest(question, tuple(arms), data["created"], bool(data.get("complete")), recorded, planned)
 
 
 class Store:
@@ -160,20 +165,22 @@ class Store:
         ``complete`` is asked of what is written.
         """
         with locked(self.path):
-            arms = self._with_news(manifest)
-            known = {(arm.panel, arm.label) for arm in arms}
-            written = replace(manifest, arms=(*arms, *(a for a in more if (a.panel, a.label) not in known)))
+            there = self._with_news(manifest)
+            known = {(arm.panel, arm.label) for arm in there.arms}
+            written = replace(there, arms=(*there.arms, *(a for a in more if (a.panel, a.label) not in known)))
             written = replace(written, complete=complete(written))
             write_json(self.manifest_path(manifest.question.name), written.to_dict())
         return written
 
-    def _with_news(self, manifest: Manifest) -> tuple[Arm, ...]:
+    def _with_news(self, manifest: Manifest) -> Manifest:
         """Arms are only ever added at the end; a manifest that begins otherwise is of another plan, and replaced."""
         try:
-            there = self.manifest(manifest.question.name).arms
+            there = self.manifest(manifest.question.name)
         except StorageError:  # none yet, or damaged
-            return manifest.arms
-        return there if there[: len(manifest.arms)] == manifest.arms else manifest.arms
+            return manifest
+        if there.arms[: len(manifest.arms)] != manifest.arms:
+            return manifest
+        return replace(manifest, arms=there.arms, planned=there.planned)
 
     def add_manifest(self, theirs: Mapping[str, Any]) -> None:
         """Joins another lab's manifest with ours (``merged_manifest``); one of ours that is damaged is replaced."""
@@ -214,29 +221,44 @@ PLANNED = ("seeds", "overrides", "changed", "plugins", "command")
 def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The second manifest, with the arms that only the first one has; an arm of both has the runs of both.
 
-    Where they were planned otherwise, the plan that was made later stands, whichever comes first here.
+    Where they were planned otherwise, the plan that was made later stands, whichever comes first here. An arm has a
+    date of its own where it was planned at another time than the whole.
     """
-    before = {(arm["panel"], arm["label"]): arm for arm in old["arms"]}
+    before = {(arm["panel"], arm["label"]): arm for arm in map(_dated(old), old["arms"])}
     dates = str(old["created"]), str(new["created"])
     new_is_later = dates[1] >= dates[0]
     later = new if new_is_later else old
     agree = all(old.get(name) == new.get(name) for name in PLANNED)
     arms = []
-    for arm in new["arms"]:
+    for arm in map(_dated(new), new["arms"]):
         known = before.pop((arm["panel"], arm["label"]), arm)
         same = known["config"] == arm["config"]
+        own_is_later = arm["planned"] >= known["planned"]
         agree &= same
-        both = {**arm, "runs": {**known["runs"], **arm["runs"]}}
-        arms.append(both if same else dict(arm if new_is_later else known))
+        both = {**arm, "runs": {**known["runs"], **arm["runs"]}, "planned": max(arm["planned"], known["planned"])}
+        arms.append(both if same else arm if own_is_later else known)
     complete = bool((new if agree else later).get("complete"))
     complete |= agree and bool(old.get("complete")) and len(arms) == len(old["arms"])
+    lasting = {(arm["panel"], arm["label"]): arm["config"] for arm in later["arms"]}
+    mixed = not agree and any(lasting.get((arm["panel"], arm["label"])) != arm["config"] for arm in arms)
+    created = min(dates) if agree else max(dates)
     return {
         **new,
         **{name: later[name] for name in PLANNED if name in later},
-        "created": min(dates) if agree else max(dates),
-        "complete": complete and not before,
-        "arms": [*arms, *before.values()],
+        "created": created,
+        "complete": complete and not before and not mixed,
+        "arms": [_without_date(arm, created) for arm in (*arms, *before.values())],
     }
+
+
+def _dated(manifest: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Arms with the date of their plan, which is the manifest's where they have none of their own."""
+    return lambda arm: {**arm, "planned": str(arm.get("planned", manifest["created"]))}
+
+
+def _without_date(arm: Mapping[str, Any], created: str) -> dict[str, Any]:
+    """An arm as it is written: without the date that its manifest has."""
+    return {name: value for name, value in arm.items() if name != "planned" or value != created}
 
 
 def _plugins_in(path: Path) -> str:
