@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from . import patterns, studies, tasks
 from .patterns.base import Pattern
-from .registry import PLUGIN
+from .registry import CONTENT, PLUGIN
 from .tasks.base import Task
 
 C = TypeVar("C", bound=type[Any])
@@ -91,14 +91,25 @@ def load(path: Path) -> None:
     """Runs a user's file, so that what it registers is known."""
     if not path.is_file():
         raise PluginError(f"{path}: no such file")
-    # Never the name of a module that exists, and another for another file of the same name.
-    name = f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise PluginError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
+        setattr(module, CONTENT, path.read_bytes())
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise PluginError(f"{path}: {type(error).__name__}: {error}") from None
+
+
+def content(path: Path) -> bytes:
+    """The file as it was when it was loaded: what everything it registered is known by."""
+    found: bytes = getattr(sys.modules[_module_name(path)], CONTENT)
+    return found
+
+
+def _module_name(path: Path) -> str:
+    """Never that of a module that exists, and another for another file of the same name."""
+    return f"{PLUGIN}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"

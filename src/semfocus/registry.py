@@ -19,12 +19,13 @@ import re
 import sys
 from collections.abc import Iterable
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 #: How modules begin that were made of a user's file.
 PLUGIN = "semfocus_plugin_"
+#: Where such a module keeps the bytes of its file as it was when it ran: the file may change, or go.
+CONTENT = "__semfocus_content__"
 
 
 def suggestion(name: object, choices: Iterable[str]) -> str:
@@ -53,9 +54,8 @@ def _source(cls: type) -> str:
     if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return ""
     try:
-        file = getattr(sys.modules[cls.__module__], "__file__", None) if cls.__module__.startswith(PLUGIN) else None
-        text = Path(file).read_bytes() if file else inspect.getsource(cls).encode()
-    except (OSError, TypeError, KeyError):
+        text = getattr(sys.modules.get(cls.__module__), CONTENT, None) or inspect.getsource(cls).encode()
+    except (OSError, TypeError):
         return ""
     return hashlib.sha256(text).hexdigest()[:16]
 

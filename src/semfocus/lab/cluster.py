@@ -34,6 +34,10 @@ from .store import Store
 #: How often a population is tried again when its worker or node dies, before the study gives up.
 RETRIES = 5
 POLL_EVERY = 0.5
+#: Seconds until a shared file system shows every machine what another one wrote.
+LATE = 60.0
+#: So many runs are named that did not come back.
+NAMED = 3
 TOKEN = ".visible"
 Files = dict[str, dict[str, bytes]]
 
@@ -47,7 +51,7 @@ class Job:
     token: str  # the content of the store's token file: who reads it sees the same folder
     device: str
     threads: int
-    plugins: tuple[tuple[str, str], ...]  # name and text of each file
+    plugins: tuple[tuple[str, bytes], ...]  # name and content of each file
 
 
 class Board:
@@ -117,10 +121,10 @@ def how_many_fit(job: Job) -> int:
 
 
 def _load_plugins(job: Job) -> None:
-    for name, text in job.plugins:
+    for name, content in job.plugins:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)  # to the byte: runs are named by it
             plugins.load(path)
 
 
@@ -146,8 +150,8 @@ def on_ray(
         if len(configs) < len(given):
             raise TrainingError("--on ray trains classifiers only; start language models with torchrun (--on local)")
         _connect(address)
-        texts = tuple((path.name, path.read_text(encoding="utf-8")) for path in plugin_files)
-        Driver(store, device, threads or 1, progress, stopping, texts).run(configs)
+        files = tuple((path.name, plugins.content(path)) for path in plugin_files)
+        Driver(store, device, threads or 1, progress, stopping, files).run(configs)
 
     return train
 
@@ -173,9 +177,9 @@ class Driver:
         threads: int,
         progress: Progress,
         stopping: Callable[[], bool],
-        texts: tuple[tuple[str, str], ...],
+        files: tuple[tuple[str, bytes], ...],
     ) -> None:
-        self.store, self.threads, self.progress, self.stopping, self.texts = store, threads, progress, stopping, texts
+        self.store, self.threads, self.progress, self.stopping, self.files = store, threads, progress, stopping, files
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         if device == "cuda" and not gpus:
@@ -203,13 +207,27 @@ class Driver:
             f"{len(groups)} populations on {self.slots} {'GPUs' if self.device == 'cuda' else 'CPU slots'}"
         )
         self._until_done([self._job(group) for group in groups], wanted)
+        self._check(wanted)
+
+    def _check(self, wanted: dict[str, RunConfig]) -> None:
+        """Every run must be there when its worker has ended without a complaint."""
+        end = time.monotonic() + LATE
+        while (lost := self._unfinished(wanted)) and time.monotonic() < end and not self.stopping():
+            time.sleep(POLL_EVERY)
+        if lost:
+            named = [f"{run} ({config.pattern.label}, seed {config.seed})" for run, config in lost.items()]
+            more = [f"{len(named) - NAMED} more"] if len(named) > NAMED else []
+            raise TrainingError(
+                f"{len(lost)} of {len(wanted)} runs are not in {self.store.path / 'runs'} though their workers ended: "
+                f"{', '.join([*named[:NAMED], *more])}; does every machine have the same version of semfocus?"
+            )
 
     def _unfinished(self, wanted: dict[str, RunConfig]) -> dict[str, RunConfig]:
         return {run: config for run, config in wanted.items() if not self.store.run(run).is_finished()}
 
     def _job(self, group: Group) -> Job:
         configs = tuple(config.to_dict() for config in group.configs)
-        return Job(configs, str(self.store.path.resolve()), self.token, self.device, self.threads, self.texts)
+        return Job(configs, str(self.store.path.resolve()), self.token, self.device, self.threads, self.files)
 
     def _members(self, runs: int) -> Callable[[RunConfig], int]:
         """Populations that fit, and small enough that every slot has one."""
