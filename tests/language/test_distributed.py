@@ -9,7 +9,14 @@ import textwrap
 
 import pytest
 
+from semfocus import TopK
+from semfocus.cli import main
+from semfocus.lab.store import Manifest, Question, Store
+from semfocus.lab.study import Arm, arm
+from semfocus.language import distributed
 from semfocus.language.trainer import LanguageTrainer
+from semfocus.studies._sizes import TINY
+from semfocus.training.files import write_json
 
 #: Losses near 5 in float32: a few units in the last place for each of 20 steps.
 TOLERANCE = 2e-5
@@ -25,13 +32,13 @@ if Place.here().first:
     for number, data in enumerate(json.loads(sys.argv[1])):
         out, config = f"{sys.argv[2]}/{number}", LanguageConfig.from_dict(data)
         LanguageTrainer(out, checkpoint_seconds=0.0).run([config])
-    distributed.dismiss()
+    distributed.dismiss("cpu")
 else:
     follow("cpu")
 """
 
 
-def launch(*arguments):
+def launch(*arguments, fails=False):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -41,8 +48,8 @@ def launch(*arguments):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    assert process.returncode == 0, said + complained
-    return said
+    assert (process.returncode != 0) == fails, said + complained
+    return complained if fails else said
 
 
 def losses(directory):
@@ -75,3 +82,27 @@ def test_the_whole_study_by_two_processes(tmp_path):
     assert said.count("the page:") == 1  # the first process speaks, the other follows
     (page,) = tmp_path.glob("language_model/pages/*.html")
     assert "preliminary" not in page.read_text()
+
+
+def test_processes_that_were_never_needed_end_too(tmp_path):
+    """They wait for the first one, which has no language model to train, or fails before it comes to that."""
+    resume = ["-m", "semfocus", "resume", "--device", "cpu", str(tmp_path)]
+    store = Store(tmp_path, "convergence")
+    question = Question("convergence", "smoke", 1)
+    config = arm("even_pairs", TopK(3), TINY).with_seed(0)
+    store.write(Manifest(question, (Arm("even_pairs", "top-k(3)", config),)), complete=lambda written: True)
+    write_json(store.run(config.hash).path / "summary.json", {"status": "finished"})
+    assert "nothing to resume" in launch(*resume)
+    store.manifest_path("smoke").write_text("{")
+    assert "smoke.json is damaged" in launch(*resume, fails=True)
+
+
+def test_what_fails_in_the_first_of_several_processes_ends_the_command(tmp_path, monkeypatch, capsys):
+    """The others may be in the middle of the run that failed: they would hear neither of the next nor of the end."""
+    for name in ("quick", "smoke"):
+        write_json(Store(tmp_path, "convergence").manifest_path(name), {})
+    for name, value in (("MASTER_ADDR", "localhost"), ("WORLD_SIZE", "2"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "dismiss", lambda device: pytest.fail("told the others"))
+    assert main(["resume", "--device", "cpu", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("is damaged") == 1

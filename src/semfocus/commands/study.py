@@ -50,7 +50,7 @@ def run_study(options: argparse.Namespace) -> int:
             raise UserError(str(error)) from None
         options.again = _again(options.out / study.name, options.plugin)
         _one(study, question, options.out, options, None, manifest, part)
-    _dismiss()
+    _dismiss(options)
     return 0
 
 
@@ -74,15 +74,18 @@ def resume_studies(options: argparse.Namespace) -> int:
             _one(study_named(question.study), question, store.path.parent, options, manifest, manifest)
             worked = True
 
-    status = _each(options.directory, resume)
-    _dismiss()
+    status = _each(options.directory, resume, go_on=_alone())
+    _dismiss(options)
     if not worked and not status:
         print(f"nothing to resume: every study in {options.directory} is finished")
     return status
 
 
-def _each(directory: Path, treat: Callable[[Store, str], None]) -> int:
-    """Treats every question of a folder. One that cannot be does not keep the others waiting: it is said, and 2."""
+def _each(directory: Path, treat: Callable[[Store, str], None], go_on: bool = True) -> int:
+    """Treats every question of a folder. One that cannot be does not keep the others waiting: it is said, and 2.
+
+    Unless they shall not ``go_on``: then it ends the command.
+    """
     from ..lab.store import stores
 
     status = 0
@@ -93,6 +96,8 @@ def _each(directory: Path, treat: Callable[[Store, str], None]) -> int:
             with one_sentence():
                 treat(store, name)
         except UserError as error:
+            if not go_on:
+                raise
             print(f"semfocus: {error}", file=sys.stderr)
             status = 2
     return status
@@ -160,10 +165,18 @@ def _followed(options: argparse.Namespace) -> bool:
     return True
 
 
-def _dismiss() -> None:
+def _alone() -> bool:
+    """Else other processes may be in the middle of a run that failed here, and never hear of the next."""
+    from ..language.distributed import Place
+
+    return Place.here().alone
+
+
+def _dismiss(options: argparse.Namespace) -> None:
     from ..language.distributed import dismiss
 
-    dismiss()
+    if not _alone():
+        dismiss(chosen_device(options.device))
 
 
 def _executor(options: argparse.Namespace, device: str, progress: Progress, stopping: Callable[[], bool]) -> Executor:

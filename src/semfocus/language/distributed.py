@@ -100,10 +100,11 @@ def follow(device: str, work: Callable[[Any, Place, torch.device], None]) -> Non
     _part()
 
 
-def dismiss() -> None:
-    """The first process lets the others go."""
+def dismiss(device: str) -> None:
+    """The first process lets the others go, whether or not it had work for them: they wait to meet it."""
     place = Place.here()
-    if not place.alone and dist.is_initialized():
+    if not place.alone:
+        place.join(place.device(device))
         place.told(None)
         _part()
 
