@@ -14,9 +14,11 @@ from semfocus.cli import main
 from semfocus.lab.store import Manifest, Question, Store
 from semfocus.lab.study import Arm, arm
 from semfocus.language import distributed
+from semfocus.language.distributed import Place
 from semfocus.language.trainer import LanguageTrainer
 from semfocus.studies._sizes import TINY
 from semfocus.training.files import write_json
+from semfocus.training.strict import ConfigError
 
 #: Losses near 5 in float32: a few units in the last place for each of 20 steps.
 TOLERANCE = 2e-5
@@ -57,10 +59,17 @@ def losses(directory):
     return [value for row in rows for value in (row["heldout_loss"], row.get("train_loss"), row.get("gradient_norm"))]
 
 
+def entropy(directory):
+    """Of attention before the first step: over how many rows, its mean and every layer's median."""
+    found = json.loads((directory / "metrics.jsonl").read_text().splitlines()[0])["diagnostics"]["entropy"]
+    return [found["count"], found["mean"], *found["layers"]]
+
+
 def test_two_processes_give_the_losses_of_one(tiny, tmp_path):
     """By DDP, by FSDP2, by FSDP2 from a checkpoint that one process wrote, and with keys drawn at random."""
     top_k = {"name": "top_k", "k": 3}
-    configs = [tiny(pattern=top_k, train={"parallel": how}) for how in ("ddp", "fsdp")]
+    # Attention is measured on more sequences than one process has in a step.
+    configs = [tiny(pattern=top_k, train={"parallel": how, "diagnose": 3}) for how in ("ddp", "fsdp")]
     configs.append(tiny(train={"parallel": "fsdp"}))
     configs.append(tiny(pattern={"name": "random_k", "k": 3}))
     with pytest.raises(KeyboardInterrupt):
@@ -73,7 +82,17 @@ def test_two_processes_give_the_losses_of_one(tiny, tmp_path):
         (together,) = tmp_path.glob(f"{number}/runs/*")
         assert json.loads((together / "environment.json").read_text())["processes"] == 2
         assert losses(together) == pytest.approx(losses(alone.path), abs=TOLERANCE)
+        assert entropy(together) == pytest.approx(entropy(alone.path), abs=TOLERANCE)
         assert (together / "weights.safetensors").stat().st_size == (alone.path / "weights.safetensors").stat().st_size
+
+
+def test_patterns_that_look_at_the_whole_batch_are_refused(tiny, tmp_path, monkeypatch):
+    for name, value in (("MASTER_ADDR", "localhost"), ("WORLD_SIZE", "2"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Place, "join", lambda self, device: None)
+    config = tiny(pattern={"name": "swapped_top_k", "k": 3})
+    with pytest.raises(ConfigError, match=r"pattern is swapped_top_k\(k=3\); .* each of 2 processes has a part"):
+        LanguageTrainer(tmp_path).run([config])
 
 
 def test_the_whole_study_by_two_processes(tmp_path):

@@ -157,6 +157,21 @@ def test_weights_may_be_left_out(tiny, tmp_path):
         load_decoder(directory.path)
 
 
+def test_attention_is_measured_on_as_many_sequences_as_asked(tiny, tmp_path):
+    """Also on more than a batch has: in two batches they are the same ones as in one."""
+
+    def measured(batch):
+        config = tiny(train={"batch": batch, "diagnose": 7})
+        run = LanguageRun(config, text_of(config), tmp_path, CPU, LanguageTrainer(tmp_path).place, 1)
+        entropy = run._diagnosed()["entropy"]
+        return [entropy["count"], entropy["mean"], *entropy["layers"]]
+
+    assert measured(4) == pytest.approx(measured(8), rel=1e-5)
+    assert measured(4)[0] == 7 * 2 * 2 * 16  # sequences, layers, heads, queries
+    with pytest.raises(ConfigError, match=r"train.diagnose is 9; 8 validation sequences are evaluated, so ask for 8 "):
+        text_of(tiny(train={"diagnose": 9}))
+
+
 def test_half_precision_trains(tiny, tmp_path):
     config = tiny(precision="bfloat16", pattern=TopK(3), train={"tokens": 6400}, optimiser={"learning_rate": 0.01})
     rows = train(config, tmp_path).metrics()

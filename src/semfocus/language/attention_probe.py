@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,16 +24,16 @@ MASS = f"mass_of_top_{WOULD_KEEP}"
 
 @torch.no_grad()
 def probe(model: nn.Module, run: Callable[[], object], rows: int) -> Probe:
-    """The attention problems that ``run``, a forward pass of the model, poses in the first rows of its batch.
+    """The attention problems that ``run``, forward passes of the model, poses in the first so many rows.
 
-    The model is left as it was. A whole batch is passed through it, since another shape would be compiled anew.
+    The model is left as it was. Whole batches are passed through it, since another shape would be compiled anew.
     """
     blocks = [block for block in model.modules() if isinstance(block, Block)]
-    problems: list[Problem] = []
+    seen: dict[Block, list[Problem]] = {block: [] for block in blocks}
 
-    def recording(attend: Callable[[Problem], Attended]) -> Callable[[Problem], Attended]:
+    def recording(block: Block, attend: Callable[[Problem], Attended]) -> Callable[[Problem], Attended]:
         def record(problem: Problem) -> Attended:
-            problems.append(_first(problem, rows))
+            seen[block].append(_first([problem], rows))
             return attend(problem)
 
         return record
@@ -41,18 +41,19 @@ def probe(model: nn.Module, run: Callable[[], object], rows: int) -> Probe:
     originals = [block.attend for block in blocks]
     try:
         for block, attend in zip(blocks, originals, strict=True):
-            block.attend = recording(attend)
+            block.attend = recording(block, attend)
         run()
     finally:
         for block, attend in zip(blocks, originals, strict=True):
             block.attend = attend
-    return Probe(tuple(problems))
+    return Probe(tuple(_first(passes, rows) for passes in seen.values()))
 
 
-def _first(problem: Problem, rows: int) -> Problem:
-    """The same problem for the first rows, which draw what they drew among all; values are not looked at."""
-    q, k, fresh = (x[:rows].detach() for x in (problem.q, problem.k, problem.noise.fresh))
-    return replace(problem, q=q, k=k, v=k, noise=replace(problem.noise, fresh=fresh))
+def _first(passes: Sequence[Problem], rows: int) -> Problem:
+    """The problem of a layer for the first rows, which draw what they drew among all; values are not looked at."""
+    parts = zip(*((p.q, p.k, p.noise.fresh) for p in passes), strict=True)
+    q, k, fresh = (torch.cat([x[:rows] for x in part])[:rows].detach() for part in parts)
+    return replace(passes[0], q=q, k=k, v=k, noise=replace(passes[0].noise, fresh=fresh))
 
 
 def measured(found: Probe) -> dict[str, Any]:

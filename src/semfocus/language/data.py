@@ -31,7 +31,19 @@ def text_of(config: LanguageConfig) -> Tokens:
                 f"many: it has {most} tokens in sequences of {config.model.context} (raise text.megabytes, give a "
                 "longer corpus or ask for fewer)"
             )
+    sequences = evaluated(config, tokens)
+    if config.train.diagnose > sequences:
+        raise ConfigError(
+            f"train.diagnose is {config.train.diagnose}; {sequences} validation sequences are evaluated, so ask for "
+            f"{sequences} or fewer, or raise train.heldout"
+        )
     return tokens
+
+
+def evaluated(config: LanguageConfig, tokens: Tokens) -> int:
+    """Validation sequences of an evaluation: whole batches of them."""
+    there = (len(tokens.heldout) - 1) // config.model.context
+    return min(config.train.heldout // config.model.context, there) // config.train.batch * config.train.batch
 
 
 class Batches:
@@ -46,8 +58,8 @@ class Batches:
         order = batch_order(torch.tensor([config.seed]), 0, sequences)[0]
         self.order = (order[: config.steps * batch] * context).to(device)  # where each sequence begins
         there = (len(self.heldout) - 1) // context
-        asked = min(config.train.heldout // context, there) // batch * batch
-        self.evaluated = (torch.linspace(0, there - 1, asked).long() * context).to(device)
+        places = torch.linspace(0, there - 1, evaluated(config, tokens))
+        self.evaluated = (places.long() * context).to(device)
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets (b, t) of a step."""
@@ -58,9 +70,13 @@ class Batches:
         """Batches of the validation text; all are full, so that every process has as many rows."""
         return len(self.evaluated) // self.batch
 
-    def heldout_at(self, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (b, t) of an evaluation batch: the same in every run, whatever its seed."""
-        return self._cut(self.heldout, self.evaluated[number * self.batch : (number + 1) * self.batch])
+    def heldout_at(self, number: int, rows: int | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets (b, t) of an evaluation batch: the same in every run, whatever its seed.
+
+        With ``rows``, of one of so many: a part of the batch.
+        """
+        size = rows or self.batch
+        return self._cut(self.heldout, self.evaluated[number * size : (number + 1) * size])
 
     def _cut(self, text: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         ids = text[begins[:, None] + self.places].long()  # (b, t + 1)

@@ -96,9 +96,13 @@ class LanguageRun:
 
     # --- steps ---
 
-    def _loss(self, ids: Tensor, targets: Tensor, step: int | Tensor) -> Tensor:
+    def _logits(self, ids: Tensor, step: int | Tensor, rows: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            logits = self.shared(self.place.rows(ids), step, self.rows)  # (b, t, v)
+            logits: Tensor = self.shared(ids, step, rows)  # (b, t, v)
+        return logits
+
+    def _loss(self, ids: Tensor, targets: Tensor, step: int | Tensor) -> Tensor:
+        logits = self._logits(self.place.rows(ids), step, self.rows)
         return F.cross_entropy(logits.float().flatten(0, 1), self.place.rows(targets).flatten())
 
     def _step(self, ids: Tensor, targets: Tensor) -> None:
@@ -183,7 +187,22 @@ class LanguageRun:
         return math.isfinite(loss) and math.isfinite(row.get("train_loss", 0.0))
 
     def _diagnosed(self) -> dict[str, Any]:
-        found = attention_probe.probe(self.model, lambda: self._heldout_loss(0), self.config.train.diagnose)
+        """In passes of as many rows as a process has in a step; all take the same ones, so the first sees them all.
+
+        What is random is drawn as in the evaluation, for which a sequence has the same batch and row.
+        """
+        batch, wanted = self.config.train.batch, self.config.train.diagnose
+        rows = batch // self.place.world
+        own = torch.arange(rows, device=self.device)
+
+        def passes() -> None:
+            self.shared.eval()
+            for first in range(0, wanted, rows):
+                ids, _ = self.batches.heldout_at(first // rows, rows)
+                self._logits(ids, first // batch, first % batch + own)
+            self.shared.train()
+
+        found = attention_probe.probe(self.model, passes, wanted)
         return attention_probe.measured(found) if self.place.first else {}
 
     def _environment(self) -> dict[str, Any]:

@@ -75,6 +75,11 @@ class LanguageTrainer:
                 raise ConfigError(
                     f"train.batch is {config.train.batch}; it must be a multiple of the {self.place.world} processes"
                 )
+            if config.pattern.batch_dependent and not self.place.alone:
+                raise ConfigError(
+                    f"pattern is {config.pattern.label}; what it keeps for one example depends on the whole batch, of "
+                    f"which each of {self.place.world} processes has a part: train it in one process, without torchrun"
+                )
             text_of(config)
 
     def _claimed(self, config: LanguageConfig) -> bool:
