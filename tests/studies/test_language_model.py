@@ -23,8 +23,9 @@ from semfocus.lab.store import Store
 from semfocus.lab.study import Arm
 from semfocus.language.config import LanguageConfig
 from semfocus.language.trainer import LanguageTrainer
-from semfocus.studies import _penn_treebank, language_model
+from semfocus.studies import _penn_treebank
 from semfocus.studies.language_model import BUDGETS, PANEL, SIZES, TUNING, WIDTHS, LanguageModel
+from semfocus.text import corpus
 from semfocus.training.files import append_lines, write_json
 from semfocus.training.protocol import RunConfig
 from semfocus.training.strict import ConfigError, laid_over
@@ -81,7 +82,7 @@ def test_every_plan_records_the_hash_of_its_text(text):
     assert len(digest) == 64
     assert {config.corpus for config in manifest.configs()} == {str(text)}
     text.write_text(text.read_text() + "more\n" * 100)
-    language_model.corpus.load.cache_clear()
+    corpus.load.cache_clear()
     again = plan(STUDY, ask(STUDY, "smoke", None, [f"corpus={text}"]))
     assert digest not in {config.text.sha256 for config in again.configs()}
 
@@ -158,6 +159,7 @@ def test_a_text_that_will_not_do_is_refused_in_one_sentence(tmp_path, capsys, co
         ("train.tokens=99999999", "the training text is too short for one pass"),
         ("corpsu=x", "did you mean 'corpus'"),
         ("corpus=3", "corpus is 3; it must be a string"),
+        ("text.sha256=abc", "text.sha256 is abc; the text is another one now"),
     ],
 )
 def test_overrides_that_will_not_do_are_refused(tmp_path, capsys, override, says):
@@ -301,6 +303,11 @@ def test_penn_treebank_refuses_what_will_not_do(treebank, tmp_path, capsys):
     assert "it is what size 'ptb' varies" in capsys.readouterr().err
     assert main([*common, *treebank[:-1], f"task.options.test={tmp_path / 'gone.txt'}"]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_hash_of_other_files_is_refused(treebank):
+    with pytest.raises(ConfigError, match="task.options.sha256 is abc; the text is another one now"):
+        plan(STUDY, ask(STUDY, "ptb", None, [*treebank, "task.options.sha256=abc"]))
 
 
 def test_the_command_in_the_guide(tmp_path, monkeypatch):

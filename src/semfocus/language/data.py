@@ -6,20 +6,23 @@ import torch
 from torch import Tensor
 
 from ..text import corpus
+from ..text.corpus import Corpus
 from ..text.tokens import Tokens, prepared
 from ..training.data import batch_order
 from ..training.strict import ConfigError
 from .config import LanguageConfig
 
 
+def corpus_of(config: LanguageConfig) -> Corpus:
+    """A run's corpus; refused where it is not the one the run was planned with."""
+    found = corpus.load(config.corpus, config.text.megabytes)
+    corpus.refuse_another("text.sha256", config.text.sha256, found.sha256)
+    return found
+
+
 def text_of(config: LanguageConfig) -> Tokens:
     """The tokens of a run's corpus; refused where they are too few, or not those the run was planned with."""
-    found = corpus.load(config.corpus, config.text.megabytes).sha256
-    if config.text.sha256 not in ("", found):
-        raise ConfigError(
-            f"text.sha256 is {config.text.sha256[:12]}...; the text is another one now ({found[:12]}...): "
-            "bring the old one back, or run the study into another folder"
-        )
+    corpus_of(config)
     tokens = prepared(config.corpus, config.text.megabytes, config.text.tokenizer, config.text.vocabulary)
     have = {"tokens": len(tokens.train), "heldout": len(tokens.heldout)}
     for name, wanted in (("tokens", config.steps * config.step_tokens), ("heldout", config.step_tokens)):

@@ -13,7 +13,7 @@ from semfocus.lab.losses import MARGIN, differences, log_ratios, lowest
 from semfocus.lab.results import ArmResult, Results
 from semfocus.lab.study import Arm, Size, Study, joined_patterns, label_of, laid_over
 from semfocus.language.config import LanguageConfig
-from semfocus.language.data import text_of
+from semfocus.language.data import corpus_of, text_of
 from semfocus.patterns.banded import Banded
 from semfocus.patterns.base import Pattern
 from semfocus.patterns.full import Full
@@ -22,7 +22,6 @@ from semfocus.report import losses, record
 from semfocus.report.page import Section, Table
 from semfocus.studies import _penn_treebank
 from semfocus.studies._language_sizes import BUDGETS, ENOUGH_TOKENS, RATES, SCALES, SIZES, WIDTHS
-from semfocus.text import corpus
 from semfocus.training.strict import ConfigError
 
 PANEL, TUNING = "text", "text, tuning"
@@ -193,7 +192,7 @@ def _with_text(arm: Arm, size: str) -> LanguageConfig:
             f"has parameters, {config.parameters}"
         )
     path = str(Path(config.corpus).resolve()) if config.corpus else ""
-    found = corpus.load(path, config.text.megabytes)
+    found = corpus_of(dataclasses.replace(config, corpus=path))
     text = dataclasses.replace(config.text, sha256=found.sha256)
     settled = dataclasses.replace(config, corpus=path, text=text)
     if config.text.tokenizer == "bytes" or len(found.train) < SHORT:

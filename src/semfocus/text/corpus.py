@@ -22,6 +22,8 @@ PACKAGE_SHARE = 0.15
 #: Copies of other packages, which would put one package on both sides of the split.
 COPIES = {"_vendor", "_vendored", "vendor", "vendored", "site-packages", "dist-packages", "__pycache__"}
 MEGABYTE = 1_000_000
+#: Characters of a hash that are enough for a person.
+SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,16 @@ class Corpus:
         """Of both texts and of where one ends."""
         parts = [text.encode() for text in (self.train, self.heldout)]
         return hashlib.sha256(b"%d\n" % len(parts[0]) + parts[0] + parts[1]).hexdigest()
+
+
+def refuse_another(field: str, planned: str, found: str) -> None:
+    """A run has the text it was planned with, known by its hash, or none at all; empty: not planned yet."""
+    if planned not in ("", found):
+        named = planned if len(planned) <= SHOWN else f"{planned[:SHOWN]}..."
+        raise ConfigError(
+            f"{field} is {named}; the text is another one now ({found[:SHOWN]}...): bring the old one back, or run the "
+            "study into another folder (a hash that was given by hand may be left out)"
+        )
 
 
 @lru_cache(maxsize=4)

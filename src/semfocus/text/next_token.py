@@ -14,7 +14,7 @@ import numpy as np
 
 from ..tasks.base import Examples, IntArray, Task, as_tensor
 from ..training.strict import ConfigError
-from .corpus import read_text
+from .corpus import read_text, refuse_another
 
 #: A run's splits, and the file behind each.
 FILES = {"train": "train", "heldout": "valid", "test": "test"}
@@ -49,20 +49,16 @@ class NextToken(Task):
 
     def split(self, name: str, rng: np.random.Generator, n: int, length: int) -> Examples:
         """All windows of a split's file, in their order."""
-        text = self.read()
-        if self.sha256 not in ("", text.sha256):
-            raise ConfigError(
-                f"task.options.sha256 is {self.sha256[:12]}...; the three files have changed ({text.sha256[:12]}...): "
-                "bring the old ones back, or run the study into another folder"
-            )
-        windows = text.windows(name, length)
+        windows = self.read().windows(name, length)
         if len(windows) != n:
             raise ConfigError(f"data.{name} is {n}; the file has {len(windows)} windows of {length} tokens")
         return Examples(as_tensor(windows[:, :-1]), as_tensor(windows[:, -1:]))
 
     def read(self) -> Sentences:
-        """The files' tokens. Refused in one sentence where a file will not do."""
-        return sentences(self.train, self.valid, self.test, self.pieces, self.vocabulary)
+        """The files' tokens. Refused in one sentence where a file will not do, or is not the one planned with."""
+        text = sentences(self.train, self.valid, self.test, self.pieces, self.vocabulary)
+        refuse_another("task.options.sha256", self.sha256, text.sha256)
+        return text
 
     def _sample(self, rng: np.random.Generator, n: int, length: int) -> tuple[IntArray, IntArray]:
         windows = self.read().windows("train", length)
