@@ -15,7 +15,7 @@ import pytest
 
 from semfocus import Banded, Full, TopK, studies
 from semfocus.cli import main
-from semfocus.lab.execute import ask, plan
+from semfocus.lab.execute import ask, plan, with_what_was_recorded
 from semfocus.lab.losses import log_ratio, reached
 from semfocus.lab.results import Results, Run
 from semfocus.lab.stats import seeds_needed
@@ -25,7 +25,7 @@ from semfocus.language.config import LanguageConfig
 from semfocus.language.trainer import LanguageTrainer
 from semfocus.studies import _penn_treebank
 from semfocus.studies.language_model import BUDGETS, PANEL, SIZES, TUNING, WIDTHS, LanguageModel
-from semfocus.text import corpus
+from semfocus.text import corpus, next_token
 from semfocus.training.files import append_lines, write_json
 from semfocus.training.protocol import RunConfig
 from semfocus.training.strict import ConfigError, laid_over
@@ -85,6 +85,23 @@ def test_every_plan_records_the_hash_of_its_text(text):
     corpus.load.cache_clear()
     again = plan(STUDY, ask(STUDY, "smoke", None, [f"corpus={text}"]))
     assert digest not in {config.text.sha256 for config in again.configs()}
+
+
+@pytest.mark.parametrize("size", ["smoke", "ptb"])
+def test_a_question_is_not_asked_again_of_another_text(text, treebank, tmp_path, size):
+    """Its runs would begin anew, and its page be lost."""
+    overrides = [f"corpus={text}"] if size == "smoke" else treebank
+    manifest = plan(STUDY, ask(STUDY, size, None, overrides))
+    store = Store(tmp_path / "lab", "language_model")
+    store.write(manifest)
+    before = store.manifest_path(manifest.question.name).read_bytes()
+    changed = text if size == "smoke" else tmp_path / "valid.txt"
+    changed.write_text(changed.read_text() + "\none two three")
+    corpus.load.cache_clear()
+    next_token.sentences.cache_clear()
+    with pytest.raises(ConfigError, match=r"sha256 is .*; the text is another one now .* into another folder"):
+        with_what_was_recorded(store, plan(STUDY, manifest.question))
+    assert store.manifest_path(manifest.question.name).read_bytes() == before
 
 
 # --- through the command line ---
@@ -306,7 +323,7 @@ def test_penn_treebank_refuses_what_will_not_do(treebank, tmp_path, capsys):
 
 
 def test_a_hash_of_other_files_is_refused(treebank):
-    with pytest.raises(ConfigError, match="task.options.sha256 is abc; the text is another one now"):
+    with pytest.raises(ConfigError, match=r"task.options.sha256 is abc; the text is another one now"):
         plan(STUDY, ask(STUDY, "ptb", None, [*treebank, "task.options.sha256=abc"]))
 
 

@@ -11,6 +11,7 @@ import torch
 from ..language.config import LanguageConfig
 from ..language.trainer import LanguageTrainer
 from ..registry import suggestion
+from ..text.corpus import refuse_another
 from ..training.files import StorageError
 from ..training.progress import Progress
 from ..training.protocol import RunConfig
@@ -18,7 +19,7 @@ from ..training.strict import ConfigError
 from ..training.trainer import Trainer
 from .borrow import borrow
 from .claims import Claim, Contrast
-from .configs import Config
+from .configs import Config, text_hash
 from .cost import Clock
 from .overrides import overridden
 from .part import Part
@@ -130,14 +131,27 @@ def _train(store: Store, manifest: Manifest, train: Executor, say: Callable[[str
 
 
 def with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
-    """A question that was asked before as it is now keeps its dates, and the follow-up arms that were found then."""
+    """A question that was asked before as it is now keeps its dates, and the follow-up arms that were found then.
+
+    Where its text has changed since, it is refused: its runs would all begin anew.
+    """
     try:
         old = store.manifest(manifest.question.name) if manifest.question.name in store.names() else None
     except StorageError:
         return manifest  # it is damaged, and about to be written anew
-    if old is None or old.arms[: len(manifest.arms)] != manifest.arms:
+    if old is None:
+        return manifest
+    _refuse_another_text(old, manifest)
+    if old.arms[: len(manifest.arms)] != manifest.arms:
         return manifest
     return replace(manifest, created=old.created, arms=old.arms, planned=old.planned)
+
+
+def _refuse_another_text(old: Manifest, new: Manifest) -> None:
+    known = {(arm.panel, arm.label): text_hash(arm.config) for arm in old.arms}
+    for arm in new.arms:
+        field = "text.sha256" if isinstance(arm.config, LanguageConfig) else "task.options.sha256"
+        refuse_another(field, known.get((arm.panel, arm.label), ""), text_hash(arm.config))
 
 
 def complete(results: Results) -> None:
