@@ -183,6 +183,16 @@ def test_more_than_one_pass_is_refused(tiny, tmp_path):
         train(tiny(train={"tokens": 900_000}), tmp_path)
 
 
+def test_a_validation_text_too_short_for_a_batch_and_the_advice_on_it(tiny, tmp_path):
+    (tmp_path / "short.txt").write_text("one two three four\n" * 100)
+    shape = {"corpus": str(tmp_path / "short.txt"), "model": {"context": 8}}
+    with pytest.raises(
+        ConfigError, match=r"train.batch is 40; .* 320 tokens: it has 168 in .* or lower train.batch or"
+    ):
+        text_of(tiny(**shape, train={"tokens": 320, "batch": 40, "epochs": 1, "heldout": 320}))
+    text_of(tiny(**shape, train={"tokens": 320, "batch": 168 // 8, "epochs": 1, "heldout": 320}))
+
+
 def test_another_text_than_planned_is_refused(tiny, tmp_path):
     with pytest.raises(ConfigError, match=r"text.sha256 is 000000000000\.\.\.; the text is another one now"):
         train(tiny(text={"sha256": "0" * 64}), tmp_path)

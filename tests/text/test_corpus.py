@@ -71,6 +71,8 @@ def test_a_file_is_cut_at_a_line(tmp_path):
     assert made.heldout.startswith("line ")
     assert made.train + made.heldout == path.read_text()
     assert 0.05 < len(made.heldout) / len(path.read_text()) <= 0.1
+    path.write_text("a" * 95 + "\n" + "a" * 4)  # a line is too long: what is left is less than half of a tenth
+    assert (len(of_file(path, 1.0).train), len(of_file(path, 1.0).heldout)) == (90, 10)
     path.write_text("a" * 100)
     assert (len(of_file(path, 1.0).train), len(of_file(path, 1.0).heldout)) == (90, 10)
 

@@ -34,6 +34,12 @@ def test_a_vocabulary_that_the_text_does_not_support():
         byte_pairs(TEXT, 5000)
 
 
+def test_byte_pairs_of_a_text_that_has_nothing_to_hold_out():
+    tokens = tokenised(Corpus("a", "", ""), "bpe", 256)
+    assert (len(tokens.train), len(tokens.heldout)) == (1, 0)
+    assert tokens.train.dtype == tokens.heldout.dtype == torch.int32
+
+
 @pytest.fixture
 def three(tmp_path):
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

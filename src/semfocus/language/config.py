@@ -24,6 +24,9 @@ from ..text.tokens import BYTES
 from ..training.protocol import read_pattern
 from ..training.strict import ConfigError, build
 
+#: Steps after a warm-up: the first has the largest rate, the last a tenth of it.
+FALL = 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig:
@@ -132,6 +135,12 @@ class LanguageConfig:
             raise ValueError(f"train.tokens is {self.train.tokens}; {self.train.epochs} epochs need at least {least}")
         if self.train.heldout < self.step_tokens:
             raise ValueError(f"train.heldout is {self.train.heldout}; one batch has {self.step_tokens} tokens")
+        if self.warm_up_steps and self.steps - self.warm_up_steps < FALL:
+            raise ValueError(
+                f"optimiser.warm_up is {self.optimiser.warm_up}; of {self.steps} steps it leaves "
+                f"{self.steps - self.warm_up_steps}, and the rate needs {FALL} to fall in: "
+                f"it must be at most {max(self.steps - FALL, 0) / self.steps:g}"
+            )
 
     @property
     def step_tokens(self) -> int:
@@ -141,6 +150,10 @@ class LanguageConfig:
     def steps(self) -> int:
         """Whole batches in ``train.tokens``."""
         return self.train.tokens // self.step_tokens
+
+    @property
+    def warm_up_steps(self) -> int:
+        return round(self.optimiser.warm_up * self.steps)
 
     def steps_until(self, epoch: int) -> int:
         """Steps done at the end of a stretch; stretches differ by one step at most."""

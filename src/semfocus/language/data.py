@@ -24,16 +24,20 @@ def text_of(config: LanguageConfig) -> Tokens:
     """The tokens of a run's corpus; refused where they are too few, or not those the run was planned with."""
     corpus_of(config)
     tokens = prepared(config.corpus, config.text.megabytes, config.text.tokenizer, config.text.vocabulary)
-    have = {"tokens": len(tokens.train), "heldout": len(tokens.heldout)}
-    for name, wanted in (("tokens", config.steps * config.step_tokens), ("heldout", config.step_tokens)):
-        most = max(have[name] - 1, 0) // config.model.context * config.model.context
-        if most < wanted:
-            side = "training" if name == "tokens" else "validation"
-            raise ConfigError(
-                f"train.{name} is {getattr(config.train, name)}; the {side} text is too short for one pass over so "
-                f"many: it has {most} tokens in sequences of {config.model.context} (raise text.megabytes, give a "
-                "longer corpus or ask for fewer)"
-            )
+    most = max(len(tokens.train) - 1, 0) // config.model.context * config.model.context
+    if most < config.steps * config.step_tokens:
+        raise ConfigError(
+            f"train.tokens is {config.train.tokens}; the training text is too short for one pass over so many: it has "
+            f"{most} tokens in sequences of {config.model.context} (raise text.megabytes, give a longer corpus or ask "
+            "for fewer)"
+        )
+    most = max(len(tokens.heldout) - 1, 0) // config.model.context * config.model.context
+    if most < config.step_tokens:
+        raise ConfigError(
+            f"train.batch is {config.train.batch}; the validation text is too short for one such batch of "
+            f"{config.step_tokens} tokens: it has {most} in sequences of {config.model.context} (raise text.megabytes, "
+            "give a longer corpus, or lower train.batch or model.context)"
+        )
     sequences = evaluated(config, tokens)
     if config.train.diagnose > sequences:
         raise ConfigError(

@@ -17,7 +17,7 @@ def rate(config: LanguageConfig, step: int) -> float:
     >>> [round(rate(config, step), 2) for step in (0, 12, 127)]
     [0.08, 1.0, 0.1]
     """
-    warm = round(config.optimiser.warm_up * config.steps)
+    warm = config.warm_up_steps
     if step < warm:
         return (step + 1) / warm
     along = (step - warm) / max(config.steps - 1 - warm, 1)

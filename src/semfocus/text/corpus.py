@@ -77,12 +77,13 @@ def read_text(path: Path, field: str) -> str:
 def of_file(path: Path, megabytes: float) -> Corpus:
     """A file's text; its last tenth, from a line's beginning on, is held out.
 
-    A text of one line only is cut anywhere.
+    Where lines are so long that less than half of a tenth would be left, it is cut anywhere.
     """
     text = read_text(path, "corpus")[: round(megabytes * MEGABYTE)]
     wanted = round((1 - HELDOUT) * len(text))
     cut = text.find("\n", wanted) + 1
-    cut = cut if 0 < cut < len(text) else wanted
+    if not cut or len(text) - cut < (len(text) - wanted) / 2:
+        cut = wanted
     return Corpus(text[:cut], text[cut:], f"the file {path.name}")
 
 

@@ -85,4 +85,4 @@ def _sample(text: str) -> Iterator[str]:
 def _encoded(tokenizer: Any, text: str) -> Tensor:
     blocks = [text[i : i + BLOCK] for i in range(0, len(text), BLOCK)]
     ids = [np.asarray(found.ids, np.int32) for found in tokenizer.encode_batch_fast(blocks)]
-    return torch.from_numpy(np.concatenate(ids))
+    return torch.from_numpy(np.concatenate([*ids, np.empty(0, np.int32)]))  # of an empty text there are none
