@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .results import ArmResult, Results
 
 #: More arms than this are counted, not named.
@@ -9,36 +11,59 @@ NAMED = 6
 
 
 def missing(results: Results) -> list[str]:
-    """A sentence for each panel that has runs which are not over, one for all of which nothing has begun.
+    """A sentence for the panels that lack the same runs, one for all of which nothing has begun.
 
     Nothing where every run is over.
     """
-    sentences = []
+    alike: dict[str, list[str]] = {}  # what is lacking: panels
     untouched: dict[str, int] = {}  # panel: its runs
     for panel in results.panels:
         arms = results.in_panel(panel)
-        planned, over = sum(len(arm.runs) for arm in arms), sum(len(arm.over) for arm in arms)
-        if over == planned:
+        planned = sum(len(arm.runs) for arm in arms)
+        if all(len(arm.over) == len(arm.runs) for arm in arms):
             continue
-        if over == 0:
-            begun = sum(run.status == "begun" for arm in arms for run in arm.runs)
-            if begun:
-                sentences.append(f"{panel}: none of its {planned} runs is over, {begun} have begun")
-            else:
-                untouched[panel] = planned
-            continue
-        partly = [f"{arm.label} has {len(arm.over)} of {len(arm.runs)} seeds" for arm in arms if _partly(arm)]
-        absent = [arm.label for arm in arms if not arm.over]
-        parts = partly if len(partly) <= NAMED else [f"{len(partly)} arms lack some seeds"]
-        if absent:
-            parts.append(f"no run is over of {', '.join(absent) if len(absent) <= NAMED else f'{len(absent)} arms'}")
-        sentences.append(f"{panel}: {over} of {planned} runs are over; {'; '.join(parts)}")
+        if any(run.status != "waiting" for arm in arms for run in arm.runs):
+            alike.setdefault(_lacking(arms, planned), []).append(panel)
+        else:
+            untouched[panel] = planned
+    sentences = [f"{named(panels)}: {'in each ' if len(panels) > 1 else ''}{what}" for what, panels in alike.items()]
     if len(untouched) == 1:
         sentences += [f"{panel}: none of its {planned} runs is over" for panel, planned in untouched.items()]
     elif untouched:
-        sentences.append(f"none of the {sum(untouched.values())} runs is over of {'; '.join(untouched)}")
+        sentences.append(f"none of the {sum(untouched.values())} runs is over of {named(untouched)}")
     return sentences
 
 
-def _partly(arm: ArmResult) -> bool:
-    return 0 < len(arm.over) < len(arm.runs)
+def named(panels: Iterable[str]) -> str:
+    """Panels of one task together.
+
+    >>> named(["listops, heads 2", "listops, heads 4", "parity_check", "even_pairs, gelu"])
+    'listops (heads 2; heads 4); parity_check; even_pairs, gelu'
+    """
+    tasks: dict[str, list[str]] = {}
+    for panel in panels:
+        tasks.setdefault(panel.partition(", ")[0], []).append(panel)
+    parts = []
+    for task, own in tasks.items():
+        details = "; ".join(panel.partition(", ")[2] or "as it is" for panel in own)
+        parts.append(own[0] if len(own) == 1 else f"{task} ({details})")
+    return "; ".join(parts)
+
+
+def _lacking(arms: list[ArmResult], planned: int) -> str:
+    over = sum(len(arm.over) for arm in arms)
+    if not over:
+        begun = sum(run.status == "begun" for arm in arms for run in arm.runs)
+        return f"none of {planned} runs is over, {begun} have begun"
+    partly: dict[str, list[str]] = {}  # seeds: arms that have so many
+    for arm in arms:
+        if 0 < len(arm.over) < len(arm.runs):
+            partly.setdefault(f"{len(arm.over)} of {len(arm.runs)} seeds", []).append(arm.label)
+    absent = [arm.label for arm in arms if not arm.over]
+    parts = [f"{_arms(labels)} {'has' if len(labels) == 1 else 'have'} {seeds}" for seeds, labels in partly.items()]
+    parts += [f"no run is over of {_arms(absent)}"] if absent else []
+    return f"{over} of {planned} runs are over; {'; '.join(parts)}"
+
+
+def _arms(labels: list[str]) -> str:
+    return ", ".join(labels) if len(labels) <= NAMED else f"{len(labels)} arms"
