@@ -211,6 +211,14 @@ def test_the_bound_of_a_fixed_mask_is_never_exceeded(model, tokens):
         assert found["ratio"]["q100"] <= 0.5
 
 
+def test_rounding_is_no_movement(tokens):
+    config = ModelConfig(vocabulary=2, classes=2, width=16, mlp_width=16, blocks=1, attention_scale=1e-4)
+    probe = Probe.of_model(Transformer(config, Full(), seeds=0), tokens)
+    for pattern in (Full(), Banded(3), TopK(3)):
+        found = pooled("stability_ratio", probe.with_pattern(pattern), noise=1e-4)
+        assert found["exceeded"] == 0.0, pattern.label
+
+
 def test_weight_norms_by_hand(model, tokens):
     found = diagnostics.get("weight_norms").measure(Probe.of_model(model, tokens))
     block = model.blocks[0]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,10 +39,17 @@ class StabilityRatio(Diagnostic):
         noisy = noisy.with_pattern(probe.problems[0].pattern)
         layers = []
         for layer in probe.layers:
-            pairs = zip(probe.rows(layer), noisy.rows(layer), strict=True)
+            pairs = zip(map(_precise, probe.rows(layer)), map(_precise, noisy.rows(layer)), strict=True)
             layers.append(np.concatenate([_compared(before, after) for before, after in pairs], axis=1))  # (2, queries)
         pooled = np.concatenate(layers, axis=1)
         return {"pooled": _described(pooled), "layers": [_described(layer) for layer in layers]}
+
+
+def _precise(rows: Rows) -> Rows:
+    """The same scores and choice in float64: where little moves, the rounding of float32 weights moves as much."""
+    precise = copy.copy(rows)
+    precise.scores = rows.scores.double()
+    return precise
 
 
 def _compared(before: Rows, after: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -63,7 +71,7 @@ def _described(pairs: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> dict
     ratio, bound = pairs[:, ~np.isnan(pairs[0])]
     if not ratio.size:
         return {"ratio": summarise(ratio), "bound": summarise(bound), "exceeded": 0.0, "vacuous": 0.0}
-    tolerance = 1e-6  # of float32 weights
+    tolerance = 1e-6
     return {
         "ratio": summarise(ratio),
         "bound": summarise(bound),
