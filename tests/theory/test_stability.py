@@ -10,9 +10,11 @@ from hypothesis.extra import numpy as arrays
 
 from semfocus.theory import (
     VACUOUS,
+    block_constant,
     is_vacuous,
     lambda_w,
     lambda_x,
+    objective_constant,
     regions,
     w_comparison,
     x_comparison,
@@ -165,3 +167,24 @@ def test_a_negative_separation_is_not_that_of_the_best_keys():
     ):
         with pytest.raises(ValueError, match=r"separation is -0.5; that of the k best keys is at least 0"):
             bound(np.array([1.0, -0.5]))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_heads_that_agree_move_as_far_as_their_bound(heads):
+    """Equal scores and equal heads, added up: nothing is lost, so the bound must be what happens."""
+    rng, length, d, v = np.random.default_rng(0), 5, 4, 3.0
+    x, moved = rng.normal(size=(2, d, length))
+    moved = x + 1e-3 * moved[:, :1]  # all tokens the same way
+    output = np.tile(np.eye(d), heads)  # (d, heads d)
+
+    def block(x):  # without normalisation and MLP
+        mean = np.tile(v * x.mean(1, keepdims=True), (heads, length))
+        return x + output @ mean
+
+    def size(x):
+        return np.linalg.norm(x, axis=0).sum()
+
+    each = float(lambda_x(2 * xi_s(0.0, length), v, 0.0, 1.0, length, length, 1.0))
+    bound = block_constant([each] * heads, spectral(output), 0.0, 0.0, (1.0, 1.0))
+    assert size(block(moved) - block(x)) == pytest.approx(bound * size(moved - x))
+    assert objective_constant([3.0, 4.0], 1.0, 1.0, [2.0], 1.0) == pytest.approx(math.sqrt(2) * 5 * 2)

@@ -50,9 +50,12 @@ def lambda_x(
 
 
 def block_constant(
-    attention: float, output_norm: float, first_norm: float, second_norm: float, normalisation: Sequence[float]
+    attention: Numbers, output_norm: float, first_norm: float, second_norm: float, normalisation: Sequence[float]
 ) -> float:
     """Our pre-norm block: (1 + ||O|| lambda_X n_1)(1 + ||R|| ||P|| n_2), in the sum of token norms.
+
+    ``attention``: lambda_X, or that of each head; O sees the heads side by side, so theirs count as the root of the
+    sum of their squares.
 
     ``normalisation`` (n_1, n_2): Lipschitz constants of the two LayerNorms, 1/sqrt(var + eps) at the token of least
     variance. Local: it holds for inputs whose variances are no smaller. Activations are 1-Lipschitz (ReLU), GELU and
@@ -60,21 +63,23 @@ def block_constant(
 
     >>> block_constant(0.5, 1.0, 2.0, 1.0, (1.0, 1.0))
     4.5
+    >>> block_constant([3.0, 4.0], 1.0, 0.0, 0.0, (1.0, 1.0))
+    6.0
     """
     before, after = normalisation
-    return (1.0 + output_norm * attention * before) * (1.0 + second_norm * first_norm * after)
+    return (1.0 + output_norm * _side_by_side(attention) * before) * (1.0 + second_norm * first_norm * after)
 
 
 def objective_constant(
-    lambda_w: float, output_norm: float, mlp: float, later_blocks: Sequence[float], read_out_norm: float
+    lambda_w: Numbers, output_norm: float, mlp: float, later_blocks: Sequence[float], read_out_norm: float
 ) -> float:
     """The cross-entropy per movement of one block's W: sqrt(2) ||C|| ||O|| lambda_W m prod(later blocks).
 
-    ``mlp`` m = 1 + ||R|| ||P|| n_2 of the block itself; ``later_blocks`` their block constants. The mean read-out
-    divides by the number of tokens what the sum over tokens multiplies. The gradient of the cross-entropy in its
-    logits has a norm of at most sqrt(2).
+    ``lambda_w``: of one head, or of each whose W moves as far. ``mlp`` m = 1 + ||R|| ||P|| n_2 of the block itself;
+    ``later_blocks`` their block constants. The mean read-out divides by the number of tokens what the sum over tokens
+    multiplies. The gradient of the cross-entropy in its logits has a norm of at most sqrt(2).
     """
-    return math.sqrt(2.0) * read_out_norm * output_norm * lambda_w * mlp * math.prod(later_blocks)
+    return math.sqrt(2.0) * read_out_norm * output_norm * _side_by_side(lambda_w) * mlp * math.prod(later_blocks)
 
 
 def w_comparison(delta_s: Numbers, delta_h: Numbers, separation: Numbers) -> Floats:
@@ -116,6 +121,11 @@ def regions(
     """
     delta_h, separation = np.asarray(c1, float) * delta_s, np.asarray(c2, float) * delta_s
     return w_comparison(delta_s, delta_h, separation) < 1.0, x_comparison(delta_s, delta_h, separation, beta) < 1.0
+
+
+def _side_by_side(heads: Numbers) -> float:
+    """Of several heads' constants that of all their outputs side by side."""
+    return float(np.linalg.norm(np.atleast_1d(np.asarray(heads, float))))
 
 
 def _dispersion(delta: Numbers) -> Floats:
