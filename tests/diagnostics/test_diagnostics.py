@@ -234,6 +234,23 @@ def test_weight_norms_by_hand(model, tokens):
         diagnostics.get("weight_norms").measure(probe_of(HAND))
 
 
+def test_the_worst_dispersion_counts_the_bias(tokens):
+    """delta_s <= 2 Gamma Xi^2 with Xi^2 = d + 1: a token has norm sqrt(d) after normalisation, and a 1 for the bias."""
+    d = 4
+    model = Transformer(ModelConfig(vocabulary=2, classes=2, width=d, mlp_width=4, blocks=1), Full(), seeds=0)
+    direction = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    with torch.no_grad():
+        for parameter in (model.embedding, model.blocks[0].qkv.weight, model.blocks[0].qkv.bias):
+            parameter.zero_()
+        model.embedding[0, :2] = 100 * torch.stack([direction, -direction])  # far from the positions
+        model.blocks[0].qkv.weight[0, :, 0] = direction  # q = direction' x + 1, along a whole token
+        model.blocks[0].qkv.bias[0, 0, 0] = 1.0
+        model.blocks[0].qkv.weight[0, :, d] = direction  # k = direction' x
+    probe = Probe.of_model(model, tokens)
+    gamma, delta = pooled("weight_norms", probe)["W"], pooled("dispersion", probe)["q100"]
+    assert 2 * gamma * d < delta <= 2 * gamma * (d + 1)
+
+
 def test_counterfactual_patterns(model, tokens):
     probe = Probe.of_model(model, tokens)
     full = pooled("dispersion", probe)["q75"]
