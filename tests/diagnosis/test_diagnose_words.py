@@ -266,3 +266,13 @@ def test_numbers_that_are_not_finite_are_no_diagnosis():
         semfocus.diagnose(torch.nn.TransformerEncoder(layer, 1), torch.full((1, 5, 8), torch.nan))
     with pytest.raises(ValueError, match=r"nothing to diagnose.*layers\.0\.self_attn.*scores may not be finite"):
         semfocus.diagnose(torch.nn.TransformerEncoder(layer, 1), 1e30 * torch.randn(1, 5, 8))
+
+
+def test_a_bound_is_not_called_vacuous_that_the_weights_exceed():
+    """Scores so flat that noise exchanges top-k's keys: its weights then move by far more than 1/2."""
+    scores = 0.03 * torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(1))
+    found = semfocus.diagnose(Sharp(1.0), scores, ks=(8,))
+    for row in found.layers:
+        assert row["xi_h_8"] > row["ratio_8"] > 0.5
+        assert row["vacuous_8"] < 0.05
+    assert "vacuous " not in found.table().partition("ratio top-k")[2]

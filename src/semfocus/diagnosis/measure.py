@@ -18,7 +18,7 @@ from ..diagnostics.base import Rows
 from ..patterns.base import keep_best
 from ..patterns.full import Full
 from ..reference import Problem, masked_softmax
-from ..theory import xi_h, xi_s
+from ..theory import is_vacuous, xi_h, xi_s
 
 #: Scores of one chunk.
 CHUNK_ELEMENTS = 2**21
@@ -135,11 +135,15 @@ def _of_sampled_queries(
 
 
 def _with_bounds(values: dict[str, Values], ks: Sequence[int]) -> dict[str, Values]:
+    """And whether they are vacuous: 1 or 0, NaN where a bound is."""
     values["xi_s"] = xi_s(values["delta_s"], values["keys"])
+    values["vacuous_s"] = np.where(np.isnan(values["xi_s"]), np.nan, is_vacuous(values["xi_s"]))
     for k in ks:
         kept = np.minimum(values["keys"], k)
-        separation = values[f"separation_{k}"]
-        values[f"xi_h_{k}"] = xi_h(values[f"delta_h_{k}"], kept, np.maximum(separation, 0.0))
+        separation = np.maximum(values[f"separation_{k}"], 0.0)
+        bound = xi_h(values[f"delta_h_{k}"], kept, separation)
+        values[f"xi_h_{k}"] = bound
+        values[f"vacuous_{k}"] = np.where(np.isnan(bound), np.nan, is_vacuous(bound, separation))
     return values
 
 

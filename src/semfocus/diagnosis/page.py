@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 GLOSSARY = """delta_s is the largest minus the smallest score over all visible keys of a query, delta_h the same over
 its k best; the separation is the k-th best score minus the next. The in-degree is the largest number of queries that
-keep one key, beta the same over k. xi_s and xi_h bound how far weights move per movement of the scores; a median of 0.5
-or more is called vacuous, since that much holds for any softmax. The ratio is that movement, measured under small noise
-on the scores."""
+keep one key, beta the same over k. xi_s and xi_h bound how far weights move per movement of the scores, at the median
+query; they are called vacuous where for half of the queries or more they are no smaller than what holds for any
+softmax: 1/2, and where top-k may exchange keys also 1 / separation. The ratio is that movement, measured under small
+noise on the scores, at the median query."""
 
 
 def render(found: Diagnosis) -> str:

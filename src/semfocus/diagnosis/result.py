@@ -31,7 +31,7 @@ class Diagnosis:
       weights; ``drops_K``: share of the queries that see more than K keys.
     - ``in_degree_K``: most queries that keep one key; ``beta_K`` the same over K.
     - ``xi_s``, ``xi_h_K``: bounds on the movement of weights per movement of scores (``semfocus.theory``), median;
-      ``vacuous_s``, ``vacuous_K``: share of queries whose bound is 1/2 or more, which says nothing; ``ratio_s``,
+      ``vacuous_s``, ``vacuous_K``: share of queries whose bound says nothing (``is_vacuous``); ``ratio_s``,
       ``ratio_K``: that movement measured under small noise on the scores, median.
     """
 

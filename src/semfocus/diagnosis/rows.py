@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..theory import is_vacuous
 from .measure import LayerValues, Values
 
 Row = dict[str, Any]
@@ -37,7 +36,7 @@ def _numbers(found: LayerValues, ks: Sequence[int], head: int | None) -> Row:
         "entropy_share": take("entropy_share", _mean),
         "delta_s": take("delta_s", _median),
         "xi_s": take("xi_s", _median),
-        "vacuous_s": take("xi_s", _vacuous),
+        "vacuous_s": take("vacuous_s", _mean),
         "ratio_s": moved(""),
     }
     for k in ks:
@@ -51,7 +50,7 @@ def _numbers(found: LayerValues, ks: Sequence[int], head: int | None) -> Row:
             f"in_degree_{k}": int(largest),
             f"beta_{k}": largest / max(1, min(k, found.most_keys)),
             f"xi_h_{k}": take(f"xi_h_{k}", _median),
-            f"vacuous_{k}": take(f"xi_h_{k}", _vacuous),
+            f"vacuous_{k}": take(f"vacuous_{k}", _mean),
             f"ratio_{k}": moved(f"_{k}"),
         }
     return row
@@ -75,10 +74,6 @@ def _median(values: Values) -> float:
 def _median_of_finite(values: Values) -> float:
     finite = values[np.isfinite(values)]
     return _median(finite) if finite.size else np.nan
-
-
-def _vacuous(values: Values) -> float:
-    return float(is_vacuous(values).mean())
 
 
 def merged(rows: Sequence[Row], ks: Sequence[int], most: int) -> tuple[list[Row], tuple[int, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..theory import VACUOUS
 from . import words
 from .rows import Row
 
@@ -40,7 +39,7 @@ def text(found: Diagnosis, heads: bool) -> str:
         "ratio top-k",
     ]
     body = [[str(row["layer"]), head(row), *details(row, k)] for row in rows]
-    title = f"At k = {k} (a bound xi of 0.5 or more says nothing; ratio: what was measured)\n"
+    title = f"At k = {k} (vacuous: the bound xi says nothing of half of the queries; ratio: what was measured)\n"
     blocks.append(title + aligned(columns, body))
     return "\n\n".join(blocks)
 
@@ -66,11 +65,11 @@ def _common(row: Row) -> list[str]:
 def details(row: Row, k: int) -> list[str]:
     """What belongs to one k: scores, in-degree, bounds, and the two measured ratios."""
     names = (f"delta_h_{k}", f"separation_{k}", f"in_degree_{k}", f"beta_{k}")
-    bounds, ratios = ("xi_s", f"xi_h_{k}"), ("ratio_s", f"ratio_{k}")
+    bounds = (("xi_s", "vacuous_s"), (f"xi_h_{k}", f"vacuous_{k}"))
     return [
         *(number(row[name]) for name in names),
-        *("vacuous" if (row[name] or 0.0) >= VACUOUS else number(row[name]) for name in bounds),
-        *(number(row[name]) for name in ratios),
+        *("vacuous" if (row[share] or 0.0) >= 0.5 else number(row[name]) for name, share in bounds),
+        *(number(row[name]) for name in ("ratio_s", f"ratio_{k}")),
     ]
 
 

@@ -157,11 +157,13 @@ def _stability(found: Diagnosis) -> str:
     k = typical_k(found)
     full, top = pooled(found, "vacuous_s"), pooled(found, f"vacuous_{k}")
     bounds = (
-        f"Stability. The bound on how far weights move per movement of the scores is vacuous (1/2 or more, which holds "
-        f"for any softmax) for {percent(full)} of the queries under full attention and {percent(top)} under top-{k}"
+        f"Stability. The bound on how far weights move per movement of the scores is vacuous (1/2 or more, and where "
+        f"kept keys may change also 1/separation or more, which holds for any softmax) for {percent(full)} of the "
+        f"queries under full attention and {percent(top)} under top-{k}"
     )
     says = "; there it says nothing." if full or top else "."
     return (
-        f"{bounds}{says} Measured under small noise, the weights move by {pooled(found, 'ratio_s'):.2g} of the scores' "
-        f"movement under full attention and by {pooled(found, f'ratio_{k}'):.2g} under top-{k}."
+        f"{bounds}{says} Measured under small noise, the weights of the median query move by "
+        f"{pooled(found, 'ratio_s'):.2g} of the scores' movement under full attention and by "
+        f"{pooled(found, f'ratio_{k}'):.2g} under top-{k}."
     )

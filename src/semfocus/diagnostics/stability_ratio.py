@@ -20,7 +20,8 @@ class StabilityRatio(Diagnostic):
     r_i = ||a_i - a'_i||_2 / ||z_i - z'_i||_2 under Gaussian noise on the embedded tokens, over the visible keys. The
     bound is xi_r = e^delta / n for a pattern that does not look at scores (and for full attention) and xi_h for
     top-k, with the larger dispersion and the smaller separation of the two. ``exceeded``: the share of queries whose
-    ratio is larger than their bound. ``vacuous``: the share whose bound is 1/2 or more, which says nothing.
+    ratio is larger than their bound. ``vacuous``: the share whose bound says no more than is true of every softmax
+    (``semfocus.theory.is_vacuous``).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"model"})
@@ -40,7 +41,7 @@ class StabilityRatio(Diagnostic):
         layers = []
         for layer in probe.layers:
             pairs = zip(map(_precise, probe.rows(layer)), map(_precise, noisy.rows(layer)), strict=True)
-            layers.append(np.concatenate([_compared(before, after) for before, after in pairs], axis=1))  # (2, queries)
+            layers.append(np.concatenate([_compared(before, after) for before, after in pairs], axis=1))  # (3, queries)
         pooled = np.concatenate(layers, axis=1)
         return {"pooled": _described(pooled), "layers": [_described(layer) for layer in layers]}
 
@@ -59,16 +60,18 @@ def _compared(before: Rows, after: Rows) -> np.ndarray[tuple[int, int], np.dtype
     delta = torch.maximum(Dispersion().values(before), Dispersion().values(after)).clamp(min=0).double().cpu().numpy()
     kept = before.kept.sum(-1).clamp(min=1).cpu().numpy()
     if before.pattern.input_dependent:
-        separation = torch.minimum(Separation().values(before), Separation().values(after)).clamp(min=0)
-        bound = xi_h(delta, kept, separation.double().cpu().numpy())
+        smaller = torch.minimum(Separation().values(before), Separation().values(after)).clamp(min=0)
+        separation = smaller.double().cpu().numpy()
+        bound, vacuous = xi_h(delta, kept, separation), is_vacuous(xi_h(delta, kept, separation), separation)
     else:
         bound = xi_r(delta, kept)
+        vacuous = is_vacuous(bound)
     ratio = ratio.masked_fill(~before.seen, torch.nan)
-    return np.stack([ratio.cpu().numpy().ravel(), bound.ravel()])
+    return np.stack([ratio.cpu().numpy().ravel(), bound.ravel(), vacuous.ravel()])
 
 
-def _described(pairs: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> dict[str, object]:
-    ratio, bound = pairs[:, ~np.isnan(pairs[0])]
+def _described(compared: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> dict[str, object]:
+    ratio, bound, vacuous = compared[:, ~np.isnan(compared[0])]
     if not ratio.size:
         return {"ratio": summarise(ratio), "bound": summarise(bound), "exceeded": 0.0, "vacuous": 0.0}
     tolerance = 1e-6
@@ -76,5 +79,5 @@ def _described(pairs: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> dict
         "ratio": summarise(ratio),
         "bound": summarise(bound),
         "exceeded": float((ratio > bound + tolerance).mean()),
-        "vacuous": float(is_vacuous(bound).mean()),
+        "vacuous": float(vacuous.mean()),
     }

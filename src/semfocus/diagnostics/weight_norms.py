@@ -11,7 +11,8 @@ from .base import Diagnostic, Measurement, Probe
 class WeightNorms(Diagnostic):
     """Spectral norms of a block's maps: V, W = Q'K / sqrt(d), the output O, and the MLP's P and R.
 
-    A bias is an extra column: ||[A b]||, and a token has an extra 1. For several heads the largest. The score's multiplier belongs to W.
+    A bias is an extra column: ||[A b]||, and a token has an extra 1. For several heads the largest. The score's
+    multiplier belongs to W.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"model"})

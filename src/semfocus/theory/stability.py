@@ -9,7 +9,8 @@ is convex), so
     Euclidean norm:  ||J||_2 <= max a               <= e^delta / n
     sum norm:        ||J||_1  = max 2 a_j (1 - a_j) <= 2 e^delta / n
 
-Both operator norms never exceed 1/2 whatever the scores, so a bound of 1/2 or more says nothing.
+Both operator norms never exceed 1/2 whatever the scores, so a bound of 1/2 or more says nothing. Top-k exchanges keys,
+though, and then moves by more: ``is_vacuous``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 Numbers = npt.ArrayLike
 Floats = npt.NDArray[np.float64]
-#: The softmax is 1/2-Lipschitz in the Euclidean and in the sum norm anyway.
+#: Over fixed keys the softmax is 1/2-Lipschitz in the Euclidean and in the sum norm anyway.
 VACUOUS = 0.5
 
 
@@ -53,9 +54,18 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
         return _weight_bound(delta, kept) * (1.0 + 1.0 / checked_separation(separation))
 
 
-def is_vacuous(xi: Numbers) -> npt.NDArray[np.bool_]:
-    """Does a bound say no more than is true of every softmax?"""
-    found: npt.NDArray[np.bool_] = np.asarray(xi, float) >= VACUOUS
+def is_vacuous(xi: Numbers, separation: Numbers = np.inf) -> npt.NDArray[np.bool_]:
+    """Does a bound in the Euclidean norm say no more than is true of every softmax?
+
+    Over fixed keys that is 1/2. Where top-k exchanges keys, its weights move by at most sqrt(2) and its scores by at
+    least sqrt(2) Delta: give ``xi_h`` its ``separation``, and it is vacuous from max(1/2, 1/Delta) on.
+
+    >>> is_vacuous([0.4, 0.6, 0.6], [np.inf, np.inf, 1.0]).tolist()
+    [False, True, False]
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        known = np.maximum(VACUOUS, 1.0 / checked_separation(separation))
+    found: npt.NDArray[np.bool_] = np.asarray(xi, float) >= known
     return found
 
 
