@@ -15,7 +15,7 @@ import pytest
 
 from semfocus import Banded, Full, TopK, studies
 from semfocus.cli import main
-from semfocus.lab.execute import ask, plan, with_what_was_recorded
+from semfocus.lab.execute import ask, execute, plan, with_what_was_recorded
 from semfocus.lab.losses import log_ratio, reached
 from semfocus.lab.results import Results, Run
 from semfocus.lab.stats import seeds_needed
@@ -85,6 +85,33 @@ def test_every_plan_records_the_hash_of_its_text(text):
     corpus.load.cache_clear()
     again = plan(STUDY, ask(STUDY, "smoke", None, [f"corpus={text}"]))
     assert digest not in {config.text.sha256 for config in again.configs()}
+
+
+@pytest.mark.parametrize(
+    ("size", "overrides", "says"),
+    [
+        ("quick", ["train.tokens=4096"], "train.tokens is 4096; 10 epochs need at least 10240"),
+        ("smoke", ["train.batch=1", "train.heldout=16"], "train.diagnose is 2; 1 validation sequences are evaluated"),
+    ],
+)
+def test_what_only_the_chosen_runs_would_refuse_is_refused_at_the_start(text, size, overrides, says):
+    with pytest.raises(ConfigError, match=says):
+        plan(STUDY, ask(STUDY, size, None, [f"corpus={text}", *overrides]))
+
+
+def pretended(store, configs):
+    """An executor that trains nothing."""
+    for config in configs:
+        write_json(store.run(config.hash).path / "summary.json", {"status": "finished", "epochs": 1})
+        append_lines(store.run(config.hash).path / "metrics.jsonl", [{"epoch": 1, "tokens": 1, "heldout_loss": 1.0}])
+
+
+def test_overrides_meet_the_chosen_settings_all_at_once(text, tmp_path):
+    """With the size's own batch so long a context would be refused."""
+    question = ask(STUDY, "smoke", None, [f"corpus={text}", "model.context=64", "train.batch=1"])
+    results = execute(STUDY, question, tmp_path / "lab", pretended, print)
+    chosen = [a.arm.config for a in results.in_panel(PANEL)]
+    assert {(one.model.context, one.train.batch) for one in chosen} == {(64, 1)}
 
 
 @pytest.mark.parametrize("size", ["smoke", "ptb"])

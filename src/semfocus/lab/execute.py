@@ -41,14 +41,21 @@ def ask(study: Study, size: str, seeds: int | None, overrides: Sequence[str], pl
 
 def plan(study: Study, question: Question) -> Manifest:
     """The runs that can be named before anything has run, with the overrides applied."""
-    own = listed_arms(study, "runs", study.runs(question.size))
-    arms = study.settled(question.size, overridden(study, own, question.overrides))
+    arms = _laid_over(study, question, listed_arms(study, "runs", study.runs(question.size)))
     manifest = _manifest(study, question, arms)
     # Before hours of training, not after.
+    later = _laid_over(study, question, listed_arms(study, "foreseen", study.foreseen(question.size)))
+    check_arms(study, (*arms, *later))
     _check_names(
         study, listed(study, "claims", study.claims(Results(Store(Path(), study.name), manifest)), Claim), arms
     )
     return manifest
+
+
+def _laid_over(study: Study, question: Question, arms: Sequence[Arm]) -> list[Arm]:
+    """Arms with the question's overrides, settled."""
+    changed = overridden(study, arms, question.overrides)
+    return study.settled(question.size, changed) if changed else []
 
 
 def _check_names(study: Study, claims: Sequence[Claim], arms: Sequence[Arm]) -> None:
@@ -102,9 +109,7 @@ def execute(
     _train(store, now, train, say, weights)
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
-    follow_ups = listed_arms(study, "follow_up", follow_ups)
-    found = overridden(study, follow_ups, question.overrides)
-    found = study.settled(question.size, found) if found else []
+    found = _laid_over(study, question, listed_arms(study, "follow_up", follow_ups))
     known = {(arm.panel, arm.label): arm for arm in manifest.arms}
     more = [arm for arm in found if (arm.panel, arm.label) not in known]
     if more:

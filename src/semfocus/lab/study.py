@@ -88,6 +88,10 @@ class Study(ABC):
         """Arms that depend on the outcome of ``runs``, such as settings chosen on tuning seeds."""
         return []
 
+    def foreseen(self, size: str) -> list[Arm]:
+        """Arms such as ``follow_up`` will give, with any outcome: what does not fit them is refused at the start."""
+        return []
+
     def settled(self, size: str, arms: Sequence[Arm]) -> list[Arm]:
         """Arms with the overrides laid over them, once more checked and completed: by what a file holds, say."""
         return list(arms)

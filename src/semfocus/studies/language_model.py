@@ -81,6 +81,9 @@ class LanguageModel(Study):
             return _penn_treebank.settled(arms)
         return [dataclasses.replace(arm, config=_with_text(arm, size)) for arm in arms]
 
+    def foreseen(self, size: str) -> list[Arm]:
+        return [] if size == "ptb" else [_reported(self.runs(size)[0], "full", size)]
+
     def follow_up(self, size: str, results: Results) -> list[Arm]:
         arms: list[Arm] = []
         if size == "ptb":
@@ -88,12 +91,12 @@ class LanguageModel(Study):
         for pattern in _patterns(size):
             tried = [a for a in results.in_panel(TUNING) if a.arm.config.pattern == pattern]
             plain = [a for a in tried if a.arm.config.model.attention_scale == 1.0]
-            arms.append(_reported(min(plain, key=_loss), label_of(pattern), size))
+            arms.append(_reported(min(plain, key=_loss).arm, label_of(pattern), size))
             if label_of(pattern) in _rivals(size):
-                arms.append(_reported(min(tried, key=_loss), _tuned(label_of(pattern)), size))
+                arms.append(_reported(min(tried, key=_loss).arm, _tuned(label_of(pattern)), size))
             if pattern == Full():
                 sharper = min((a for a in tried if a not in plain), key=_loss)
-                arms.append(_reported(sharper, SHARPER, size))
+                arms.append(_reported(sharper.arm, SHARPER, size))
         return arms
 
     def claims(self, results: Results) -> list[Claim]:
@@ -168,12 +171,16 @@ def _setting(pattern: Pattern, sections: dict[str, Any], rate: float, scale: flo
     return Arm(TUNING, f"{label_of(pattern)}, rate {rate:g}, x {scale:g}", config, TUNING_SEEDS)
 
 
-def _reported(best: ArmResult, label: str, size: str) -> Arm:
-    """The chosen setting, watched more closely."""
-    data = laid_over(
-        best.arm.config.to_dict(), {"train": {"diagnose": 4, "keep_weights": True, **SIZES[size]["train"]}}
+def _reported(best: Arm, label: str, size: str) -> Arm:
+    """The chosen setting with its text, watched more closely. The rest is the size's own: overrides come after it."""
+    chosen = best.config
+    assert isinstance(chosen, LanguageConfig)
+    text = {"corpus": chosen.corpus, "text": {"sha256": chosen.text.sha256}}
+    sections = laid_over({"train": {"diagnose": 4, "keep_weights": True}}, SIZES[size])
+    made = _setting(
+        chosen.pattern, laid_over(sections, text), chosen.optimiser.learning_rate, chosen.model.attention_scale
     )
-    return Arm(PANEL, label, LanguageConfig.from_dict(data))
+    return Arm(PANEL, label, made.config)
 
 
 def _loss(candidate: ArmResult) -> float:
