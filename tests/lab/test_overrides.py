@@ -30,7 +30,7 @@ def test_values_have_types():
 
 def test_overrides_are_laid_over_every_arm():
     found = overridden(
-        Convergence(), arms(), ["model.width=16", "optimiser.name=adam", "task.length=9", "precision=tf32"]
+        Convergence(), "smoke", arms(), ["model.width=16", "optimiser.name=adam", "task.length=9", "precision=tf32"]
     )
     assert {a.config.model.width for a in found} == {16}
     assert {a.config.optimiser.name for a in found} == {"adam"}
@@ -43,7 +43,7 @@ def test_overrides_are_laid_over_every_arm():
 )
 def test_what_the_study_varies_is_refused(key):
     with pytest.raises(ConfigError, match="cannot be overridden"):
-        overridden(Convergence(), arms(), [f"{key}=1"])
+        overridden(Convergence(), "smoke", arms(), [f"{key}=1"])
 
 
 def malformed(generator, count):
@@ -176,7 +176,7 @@ def test_every_study_refuses_what_it_varies():
         study = studies.get(name)
         for key in study.varies:
             with pytest.raises(ConfigError, match="cannot be overridden"):
-                overridden(study, study.runs("smoke"), [f"{key}=1"])
+                overridden(study, "smoke", study.runs("smoke"), [f"{key}=1"])
 
 
 BROKEN = """

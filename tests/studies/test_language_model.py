@@ -349,6 +349,23 @@ def test_penn_treebank_refuses_what_will_not_do(treebank, tmp_path, capsys):
     assert "No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("task.length=5", "task.length cannot be overridden: it is the mean length of a training sentence"),
+        ("data.train=64", "data.train cannot be overridden: it is the number of windows in task.options.train"),
+        ("data.heldout=5", "data.heldout cannot be overridden: it is the number of windows in task.options.valid"),
+        ('data={"test": 5}', "data cannot be overridden: data.train is the number of windows"),
+        ("task.options.pieces=bpe", "task.options.pieces cannot be overridden: it is what size 'ptb' varies"),
+        ("task.name=even_pairs", "task.name cannot be overridden: it is next_token at size 'ptb'"),
+        ("train.batch=99999", r"train.batch is 99999; it must be at most data.train, \d{3}$"),
+    ],
+)
+def test_penn_treebank_s_files_decide_and_no_override_is_ignored(treebank, override, says):
+    with pytest.raises(ConfigError, match=says):
+        plan(STUDY, ask(STUDY, "ptb", None, [*treebank, override]))
+
+
 def test_a_hash_of_other_files_is_refused(treebank):
     with pytest.raises(ConfigError, match=r"task.options.sha256 is abc; the text is another one now"):
         plan(STUDY, ask(STUDY, "ptb", None, [*treebank, "task.options.sha256=abc"]))

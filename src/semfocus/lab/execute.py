@@ -54,7 +54,7 @@ def plan(study: Study, question: Question) -> Manifest:
 
 def _laid_over(study: Study, question: Question, arms: Sequence[Arm]) -> list[Arm]:
     """Arms with the question's overrides, settled."""
-    changed = overridden(study, arms, question.overrides)
+    changed = overridden(study, question.size, arms, question.overrides)
     return study.settled(question.size, changed) if changed else []
 
 

@@ -1,4 +1,4 @@
-"""``KEY=VALUE`` on the command line: checked against the typed config, and refused where the study varies the key.
+"""``KEY=VALUE`` on the command line: checked against the typed config, and refused where the study sets the key.
 
 >>> parse("model.width=32")
 (('model', 'width'), 32)
@@ -39,11 +39,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def overridden(study: Study, arms: Sequence[Arm], texts: Iterable[str]) -> list[Arm]:
-    """All arms with the overrides laid over their configs."""
+def overridden(study: Study, size: str, arms: Sequence[Arm], texts: Iterable[str]) -> list[Arm]:
+    """All arms of a size with the overrides laid over their configs."""
     overrides = [parse(text) for text in texts]
     for number, (path, _) in enumerate(overrides):
-        _refuse_varied(study, path)
+        _refuse_fixed(study, size, path)
         if path in [earlier for earlier, _ in overrides[:number]]:
             raise ConfigError(f"{'.'.join(path)} is overridden twice; give it once")
     return [dataclasses.replace(arm, config=changed(arm.config, overrides)) for arm in arms]
@@ -63,12 +63,15 @@ def changed(config: Config, overrides: Sequence[Override]) -> Config:
     return config_of(data)
 
 
-def _refuse_varied(study: Study, path: tuple[str, ...]) -> None:
+def _refuse_fixed(study: Study, size: str, path: tuple[str, ...]) -> None:
     if path == ("seed",):
         raise ConfigError("seed cannot be overridden: every arm runs with the same seeds (use --seeds N)")
     if path == ("preset",):
         raise ConfigError("preset cannot be overridden: a study's configs are complete (override single fields)")
     key = ".".join(path)
-    for varied in study.varies:
-        if f"{key}.".startswith(f"{varied}.") or f"{varied}.".startswith(f"{key}."):
-            raise ConfigError(f"{key} cannot be overridden: it is what the study {study.name!r} varies")
+    varied = dict.fromkeys(study.varies, f"what the study {study.name!r} varies")
+    for fixed, what in {**varied, **study.fixed(size)}.items():
+        if f"{key}.".startswith(f"{fixed}."):
+            raise ConfigError(f"{key} cannot be overridden: it is {what}")
+        if f"{fixed}.".startswith(f"{key}."):
+            raise ConfigError(f"{key} cannot be overridden: {fixed} is {what}")

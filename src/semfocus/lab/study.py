@@ -99,6 +99,10 @@ class Study(ABC):
     def measure(self, results: Results, device: str, say: Callable[[str], None]) -> None:  # noqa: B027 (optional)
         """Measures trained models, after the runs and before the page; see ``lab.measure``. What is there stays."""
 
+    def fixed(self, size: str) -> Mapping[str, str]:
+        """More config keys that a size sets itself, each with what it is, such as "the length of a file's lines"."""
+        return {}
+
     @abstractmethod
     def claims(self, results: Results) -> list[Claim]:
         """What the page judges, in the order in which it is shown."""

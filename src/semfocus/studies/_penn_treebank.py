@@ -19,7 +19,7 @@ from semfocus.report.page import Section
 from semfocus.report.style import styles_of
 from semfocus.text.next_token import FILES, NextToken
 from semfocus.training.protocol import TEXT_TASK, RunConfig
-from semfocus.training.strict import ConfigError
+from semfocus.training.strict import LARGEST
 
 BUDGET = 5
 #: Per kind of pieces: the settings, and the numbers of blocks.
@@ -41,7 +41,19 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (6, 10, 15),
     ),
 }
-SHARED = {"optimiser": {"learning_rate": 1.0, "decay": 0.99}, "train": {"batch": 128}, "precision": "tf32"}
+SHARED = {
+    "optimiser": {"learning_rate": 1.0, "decay": 0.99},
+    "data": {"train": LARGEST},  # until the files are read: they decide which batch is too large
+    "train": {"batch": 128},
+    "precision": "tf32",
+}
+#: What is not for the user to override: what the size varies, and what the files say.
+FIXED = {
+    **dict.fromkeys(("model.blocks", "task.options.pieces"), "what size 'ptb' varies"),
+    "task.name": f"{TEXT_TASK} at size 'ptb'",
+    "task.length": "the mean length of a training sentence",
+    **{f"data.{split}": f"the number of windows in task.options.{file}" for split, file in FILES.items()},
+}
 EPOCHS = {"epoch": "epochs"}
 
 
@@ -66,8 +78,6 @@ def settled(arms: Sequence[Arm]) -> list[Arm]:
 def _with_files(one: Arm) -> RunConfig:
     config = one.config
     assert isinstance(config, RunConfig)
-    if not one.panel.endswith(f", {config.model.blocks} blocks"):
-        raise ConfigError("model.blocks cannot be overridden: it is what size 'ptb' varies")
     task = config.task.make()
     assert isinstance(task, NextToken)
     paths = {name: getattr(task, name) and str(Path(getattr(task, name)).resolve()) for name in FILES.values()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,9 @@ class LanguageModel(Study):
         if size == "ptb":
             return _penn_treebank.settled(arms)
         return [dataclasses.replace(arm, config=_with_text(arm, size)) for arm in arms]
+
+    def fixed(self, size: str) -> Mapping[str, str]:
+        return _penn_treebank.FIXED if size == "ptb" else {}
 
     def foreseen(self, size: str) -> list[Arm]:
         return [] if size == "ptb" else [_reported(self.runs(size)[0], "full", size)]
