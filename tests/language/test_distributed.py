@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+from datetime import timedelta
 
 import pytest
+import torch
 
 from semfocus import TopK
 from semfocus.cli import main
@@ -101,6 +103,13 @@ def test_the_whole_study_by_two_processes(tmp_path):
     assert said.count("the page:") == 1  # the first process speaks, the other follows
     (page,) = tmp_path.glob("language_model/pages/*.html")
     assert "preliminary" not in page.read_text()
+
+
+def test_the_others_wait_for_days_of_other_work(monkeypatch):
+    given = {}
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend, timeout: given.update(wait=timeout))
+    Place(rank=1, world=2).join(torch.device("cpu"))
+    assert timedelta(days=14) < given["wait"] < timedelta(milliseconds=2**31)  # longer ones wrap around in a socket
 
 
 def test_processes_that_were_never_needed_end_too(tmp_path):

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-#: Followers wait while the first process reads text, tokenises it and draws pages.
-PATIENCE = timedelta(hours=12)
+#: Followers wait while the first process reads text, draws pages, or trains days of runs of another kind. What fails is
+#: noticed at once all the same: a connection that closes ends the wait. Sockets count milliseconds in 31 bits.
+PATIENCE = timedelta(days=20)
 
 
 @dataclass(frozen=True)
