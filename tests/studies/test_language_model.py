@@ -114,6 +114,18 @@ def test_overrides_meet_the_chosen_settings_all_at_once(text, tmp_path):
     assert {(one.model.context, one.train.batch) for one in chosen} == {(64, 1)}
 
 
+def test_a_text_is_where_it_was_when_the_question_was_asked(text, tmp_path, monkeypatch):
+    """Also for the chosen runs of a study that is resumed from another folder."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(text.parent)
+    question = ask(STUDY, "smoke", None, [f"corpus={text.name}"])
+    manifest = plan(STUDY, question)
+    monkeypatch.chdir(elsewhere)
+    results = execute(STUDY, question, tmp_path / "lab", pretended, print, resumed=manifest)
+    assert {a.arm.config.corpus for a in results.in_panel(PANEL)} == {str(text)}
+
+
 @pytest.mark.parametrize("size", ["smoke", "ptb"])
 def test_a_question_is_not_asked_again_of_another_text(text, treebank, tmp_path, size):
     """Its runs would begin anew, and its page be lost."""

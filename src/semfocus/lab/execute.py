@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from .borrow import borrow
 from .claims import Claim, Contrast
 from .configs import Config, text_hash
 from .cost import Clock
-from .overrides import overridden
+from .overrides import overridden, parse
 from .part import Part
 from .results import Results
 from .store import Manifest, Question, Store
@@ -56,6 +57,17 @@ def _laid_over(study: Study, question: Question, arms: Sequence[Arm]) -> list[Ar
     """Arms with the question's overrides, settled."""
     changed = overridden(study, question.size, arms, question.overrides)
     return study.settled(question.size, changed) if changed else []
+
+
+def _as_planned(manifest: Manifest) -> Question:
+    """The question, with its text where it was found at the start: it may be resumed from another folder."""
+    found = [
+        f"corpus={json.dumps(arm.config.corpus)}" for arm in manifest.arms if isinstance(arm.config, LanguageConfig)
+    ]
+    asked = manifest.question.overrides
+    return replace(
+        manifest.question, overrides=tuple(found[0] if parse(text)[0] == ("corpus",) else text for text in asked)
+    )
 
 
 def _check_names(study: Study, claims: Sequence[Claim], arms: Sequence[Arm]) -> None:
@@ -109,7 +121,7 @@ def execute(
     _train(store, now, train, say, weights)
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
-    found = _laid_over(study, question, listed_arms(study, "follow_up", follow_ups))
+    found = _laid_over(study, _as_planned(manifest), listed_arms(study, "follow_up", follow_ups))
     known = {(arm.panel, arm.label): arm for arm in manifest.arms}
     more = [arm for arm in found if (arm.panel, arm.label) not in known]
     if more:
