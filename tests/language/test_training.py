@@ -17,6 +17,7 @@ from semfocus.language.trainer import LanguageTrainer
 from semfocus.text.tokens import prepared
 from semfocus.training.files import StorageError
 from semfocus.training.strict import ConfigError
+from semfocus.training.trainer import TrainingError
 
 CPU = torch.device("cpu")
 
@@ -132,6 +133,12 @@ def test_a_run_that_breaks_is_recorded_as_such(tiny, tmp_path):
     assert summary["status"] == "diverged"
     assert summary["diverged_epoch"] >= 1
     assert directory.metrics()[-1]["heldout_loss"] is None
+
+
+@pytest.mark.parametrize("width", [10**9, 10**12])
+def test_a_model_beyond_all_memory_is_said_in_a_sentence(tiny, tmp_path, width):
+    with pytest.raises(TrainingError, match=r"out of memory in run [0-9a-f]{16}; use a smaller train.batch, model"):
+        train(tiny(model={"width": width}), tmp_path)
 
 
 def test_nobody_s_generator_is_drawn_from(tiny, tmp_path):

@@ -14,7 +14,7 @@ from ..training.locks import try_lock
 from ..training.progress import Progress
 from ..training.run_directory import RunDirectory
 from ..training.strict import ConfigError
-from ..training.trainer import POLL_EVERY, TrainingError
+from ..training.trainer import POLL_EVERY, TrainingError, out_of_memory
 from . import distributed
 from .config import LanguageConfig
 from .data import text_of
@@ -95,7 +95,9 @@ class LanguageTrainer:
             self.place.told({"config": config.to_dict(), "out": str(self.out), "threads": self.threads})
             try:
                 self._one(config)
-            except torch.OutOfMemoryError:
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
                 raise TrainingError(
                     f"out of memory in run {config.hash}; use a smaller train.batch, model or context"
                 ) from None

@@ -26,6 +26,12 @@ class TrainingError(Exception):
     """Training cannot go on. The message is one sentence for the user."""
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether that is what went wrong. A CPU's allocator has no exception of its own, and numbers may be beyond it."""
+    said = ("allocate memory", "size calculation overflowed")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
+
+
 class Trainer:
     """Trains runs into ``out``. Calling it again with the same configs goes on where it stopped."""
 
@@ -112,10 +118,8 @@ class Trainer:
         try:
             GroupTraining(self, group).run()
             return True
-        except (torch.OutOfMemoryError, MemoryError):
-            pass
-        except RuntimeError as error:
-            if "allocate memory" not in str(error):  # a CPU's allocator has no exception of its own
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
                 raise
         # Only here, outside the handler, are the failed step's tensors free to go.
         gc.collect()
