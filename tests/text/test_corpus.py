@@ -1,5 +1,7 @@
 """Where text comes from: files of the user's, and packages that are wholly on one side of the split."""
 
+from pathlib import Path
+
 import pytest
 
 from semfocus.text import corpus
@@ -75,6 +77,22 @@ def test_a_file_is_cut_at_a_line(tmp_path):
     assert (len(of_file(path, 1.0).train), len(of_file(path, 1.0).heldout)) == (90, 10)
     path.write_text("a" * 100)
     assert (len(of_file(path, 1.0).train), len(of_file(path, 1.0).heldout)) == (90, 10)
+
+
+def test_of_a_long_file_only_the_beginning_is_read(tmp_path):
+    path = tmp_path / "long.txt"
+    text = "\ufeff" + "ä€🎉b" * 100
+    path.write_bytes(text.encode() + b"a" * 5000 + b"\xff")  # what is not UTF-8 comes far behind
+    for characters in range(1, 20):
+        made = of_file(path, characters / 1_000_000)
+        assert made.train + made.heldout == text[1 : characters + 1]
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path):
+    """It may never end, or give its text only once."""
+    for path, says in (("/dev/null", "it is not a plain file"), (tmp_path, "Is a directory"), ("x" * 300, "too long")):
+        with pytest.raises(ConfigError, match=says):
+            of_file(Path(path), 1.0)
 
 
 @pytest.mark.parametrize(

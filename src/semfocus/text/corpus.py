@@ -6,6 +6,7 @@ differ from machine to machine.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import sysconfig
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ PACKAGE_SHARE = 0.15
 #: Copies of other packages, which would put one package on both sides of the split.
 COPIES = {"_vendor", "_vendored", "vendor", "vendored", "site-packages", "dist-packages", "__pycache__"}
 MEGABYTE = 1_000_000
+#: Bytes of a character in UTF-8, at most.
+LONGEST = 4
 #: Characters of a hash that are enough for a person.
 SHOWN = 12
 
@@ -57,21 +60,26 @@ def load(corpus: str, megabytes: float) -> Corpus:
     return of_file(Path(corpus), megabytes) if corpus else of_packages(installed(), megabytes)
 
 
-def read_text(path: Path, field: str) -> str:
-    """A whole UTF-8 file that is not empty; ``field`` is what the user calls it."""
+def read_text(path: Path, field: str, characters: int | None = None) -> str:
+    """A UTF-8 file that is not empty, or its first characters; ``field`` is what the user calls it."""
+    wanted = None if characters is None else LONGEST * (characters + 1)  # one more: a byte order mark
     try:
-        data = path.read_bytes()
+        if path.exists() and not (path.is_file() or path.is_dir()):  # it may never end, or be read only once
+            raise ConfigError(f"{field} is {str(path)!r}; it is not a plain file, write the text into one")
+        with path.open("rb") as file:
+            data = file.read(wanted)
     except OSError as error:
         raise ConfigError(f"{field} is {str(path)!r}; it cannot be read: {error.strerror or error}") from None
     try:
-        text = data.decode("utf-8-sig")
+        decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        text = decoder.decode(data, final=len(data) != wanted)
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{field} is {str(path)!r}; byte {error.start} of it is not UTF-8 (convert it with iconv -t UTF-8)"
         ) from None
     if not text.strip():
         raise ConfigError(f"{field} is {str(path)!r}; it is empty, give a file with text in it")
-    return text
+    return text[:characters]
 
 
 def of_file(path: Path, megabytes: float) -> Corpus:
@@ -79,7 +87,7 @@ def of_file(path: Path, megabytes: float) -> Corpus:
 
     Where lines are so long that less than half of a tenth would be left, it is cut anywhere.
     """
-    text = read_text(path, "corpus")[: round(megabytes * MEGABYTE)]
+    text = read_text(path, "corpus", round(megabytes * MEGABYTE))
     wanted = round((1 - HELDOUT) * len(text))
     cut = text.find("\n", wanted) + 1
     if not cut or len(text) - cut < (len(text) - wanted) / 2:
