@@ -185,6 +185,12 @@ def test_a_user_s_own_text(text, tmp_path, capsys):
     assert "95 %" not in page.partition("How the numbers are judged")[0].partition("At the end")[0]
 
 
+def test_a_link_to_itself_is_refused(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    assert main([*SMOKE, "--out", str(tmp_path / "lab"), f"corpus={tmp_path / 'loop'}"]) == 2
+    assert "it cannot be read" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from semfocus.lab.claims import Below, Case, Claim, Judged
@@ -80,7 +80,7 @@ def _with_files(one: Arm) -> RunConfig:
     assert isinstance(config, RunConfig)
     task = config.task.make()
     assert isinstance(task, NextToken)
-    paths = {name: getattr(task, name) and str(Path(getattr(task, name)).resolve()) for name in FILES.values()}
+    paths = {name: getattr(task, name) and os.path.realpath(getattr(task, name)) for name in FILES.values()}
     task = dataclasses.replace(task, train=paths["train"], valid=paths["valid"], test=paths["test"])
     text = task.read()
     length = text.mean_length()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from semfocus.lab.claims import Below, Case, Claim, Judged
@@ -201,7 +201,7 @@ def _with_text(arm: Arm, size: str) -> LanguageConfig:
             f"train.tokens is {config.train.tokens}; at size {size} a run sees at least as many tokens as the model "
             f"has parameters, {config.parameters}"
         )
-    path = str(Path(config.corpus).resolve()) if config.corpus else ""
+    path = os.path.realpath(config.corpus) if config.corpus else ""  # Path.resolve fails in a loop of links
     found = corpus_of(dataclasses.replace(config, corpus=path))
     text = dataclasses.replace(config.text, sha256=found.sha256)
     settled = dataclasses.replace(config, corpus=path, text=text)
