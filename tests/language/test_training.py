@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+import semfocus
 from semfocus import Banded, Full, RandomK, TopK
 from semfocus.language.data import Batches, text_of
 from semfocus.language.load import load_decoder
@@ -154,6 +155,22 @@ def test_a_trained_decoder_comes_back(tiny, tmp_path, pattern):
     again = LanguageRun(config, text_of(config), tmp_path, CPU, LanguageTrainer(tmp_path).place, 1)
     again.model.load_state_dict(load_decoder(directory.path).state_dict())
     assert again.evaluate() == directory.summary()["last_heldout_loss"]
+
+
+def test_diagnose_sees_a_decoder_and_load_run_points_to_it(tiny, tmp_path):
+    config = tiny(pattern=TopK(3))
+    directory = train(config, tmp_path)
+    with pytest.raises(StorageError, match=r"holds a language model: semfocus.language.load.load_decoder gives it ba"):
+        semfocus.load_run(directory.path)
+    ids, _ = Batches(config, text_of(config), CPU).at(0)
+    found = semfocus.diagnose(load_decoder(directory.path), ids, ks=(2, 4))
+    assert len(found.layers) == config.model.blocks
+    (directory.path / "config.json").write_text(json.dumps({"task": {"name": "even_pairs"}}))
+    with pytest.raises(StorageError, match=r"holds a classifier: semfocus.load_run gives it back"):
+        load_decoder(directory.path)
+    (directory.path / "config.json").write_text("{")
+    with pytest.raises(StorageError, match=r"config.json: "):
+        load_decoder(directory.path)
 
 
 def test_weights_may_be_left_out(tiny, tmp_path):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..functional import attend, problem_of
+from .. import functional
+from ..functional import problem_of
 from ..model import init
 from ..patterns.base import Pattern
 from ..randomness import Noise, absorb, key_of
@@ -48,7 +49,7 @@ class Block(nn.Module):
         self.up = _matrix(seed, f"blocks.{number}.up", (inner, d), spread)
         self.down = _matrix(seed, f"blocks.{number}.down", (d, inner), small)
         self.before: Callable[..., Seen] = before_attention
-        self.attend: Callable[[Problem], Attended] = attend
+        self.attend: Callable[[Problem], Attended] = _attend
         self.after: Callable[..., Tensor] = after_attention
 
     def forward(self, h: Tensor, turns: Tensor, noise: Noise) -> Tensor:
@@ -60,6 +61,11 @@ class Block(nn.Module):
     def _problem(self, q: Tensor, k: Tensor, v: Tensor, noise: Noise) -> Problem:
         problem = problem_of(q, k, v, self.pattern, None, 0.0, True, self.scale, False, 0, None, draws=False)
         return replace(problem, noise=noise)
+
+
+def _attend(problem: Problem) -> Attended:
+    """Looked up at each call: ``semfocus.diagnose`` watches there."""
+    return functional.attend(problem)
 
 
 def before_attention(h: Tensor, norm: Tensor, qkv: Tensor, turns: Tensor, heads: int) -> Seen:

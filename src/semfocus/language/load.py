@@ -24,7 +24,7 @@ def load_decoder(directory: str | Path, device: torch.device | str = "cpu") -> D
     if not (path / "weights.safetensors").is_file():
         raise StorageError(f"{path} holds no weights; train the run to its end with train.keep_weights=true")
     with explained(path, "read"):
-        config = LanguageConfig.from_dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        config = _config(path / "config.json")
         data = (path / "weights.safetensors").read_bytes()
     model = Decoder(config.model, config.text.vocabulary, config.pattern, config.seed).to(device)
     try:
@@ -32,3 +32,13 @@ def load_decoder(directory: str | Path, device: torch.device | str = "cpu") -> D
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise StorageError(f"{path / 'weights.safetensors'} does not fit its config.json ({error})") from None
     return model.eval()
+
+
+def _config(path: Path) -> LanguageConfig:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if "task" in data:
+            raise StorageError(f"{path.parent} holds a classifier: semfocus.load_run gives it back")
+        return LanguageConfig.from_dict(data)
+    except ValueError as error:  # syntax, encoding and config errors
+        raise StorageError(f"{path}: {error}") from None

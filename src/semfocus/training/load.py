@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -27,6 +29,8 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
     run = RunDirectory(path.parent.parent, path.name)
     if path.parent.name != "runs" or not (path / "config.json").is_file():
         raise StorageError(f"{path} is no run directory; it must be .../runs/<hash> with a config.json")
+    if _of_language(path / "config.json"):
+        raise StorageError(f"{path} holds a language model: semfocus.language.load.load_decoder gives it back")
     if not (path / "weights.safetensors").is_file():
         state = "has no weights (packed without them?)" if run.is_finished() else "is not finished"
         raise StorageError(f"{path} {state}; train it again to get its model")
@@ -39,3 +43,10 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise StorageError(f"{path / 'weights.safetensors'} does not fit its config.json ({error})") from None
     return model.eval()
+
+
+def _of_language(config: Path) -> bool:
+    """Language models have a text, classifiers a task."""
+    with suppress(OSError, ValueError):  # what is damaged is told by who reads all of it
+        return "text" in json.loads(config.read_text(encoding="utf-8"))
+    return False
