@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from html import unescape
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from semfocus.lab.store import Store
 from semfocus.lab.study import Arm
 from semfocus.language.config import LanguageConfig
 from semfocus.language.trainer import LanguageTrainer
+from semfocus.report.page import build
 from semfocus.studies import _penn_treebank
 from semfocus.studies.language_model import BUDGETS, PANEL, SIZES, TUNING, WIDTHS, LanguageModel
 from semfocus.text import corpus, next_token
@@ -99,11 +101,12 @@ def test_what_only_the_chosen_runs_would_refuse_is_refused_at_the_start(text, si
         plan(STUDY, ask(STUDY, size, None, [f"corpus={text}", *overrides]))
 
 
-def pretended(store, configs):
+def pretended(store, configs, status="finished"):
     """An executor that trains nothing."""
     for config in configs:
-        write_json(store.run(config.hash).path / "summary.json", {"status": "finished", "epochs": 1})
-        append_lines(store.run(config.hash).path / "metrics.jsonl", [{"epoch": 1, "tokens": 1, "heldout_loss": 1.0}])
+        write_json(store.run(config.hash).path / "summary.json", {"status": status, "epochs": 1})
+        row = {"epoch": 1, "tokens": 1, "heldout_loss": 1.0, "train_seconds": 1.0}
+        append_lines(store.run(config.hash).path / "metrics.jsonl", [row])
 
 
 def test_overrides_meet_the_chosen_settings_all_at_once(text, tmp_path):
@@ -112,6 +115,16 @@ def test_overrides_meet_the_chosen_settings_all_at_once(text, tmp_path):
     results = execute(STUDY, question, tmp_path / "lab", pretended, print)
     chosen = [a.arm.config for a in results.in_panel(PANEL)]
     assert {(one.model.context, one.train.batch) for one in chosen} == {(64, 1)}
+
+
+def test_what_diverged_is_not_said_to_count_as_slow(text, tmp_path):
+    """It enters no comparison."""
+    question = ask(STUDY, "smoke", 1, [f"corpus={text}"])
+    results = execute(STUDY, question, tmp_path / "lab", partial(pretended, status="diverged"), print)
+    page = unescape(build(STUDY, results).read_text())
+    assert "runs diverged." in page
+    assert "A seed whose run diverged enters no comparison" in " ".join(page.split())
+    assert "not converged" not in page
 
 
 def test_a_text_is_where_it_was_when_the_question_was_asked(text, tmp_path, monkeypatch):
