@@ -40,6 +40,12 @@ def test_help_does_not_wait_for_torch():
     assert "check" in out
 
 
+def test_an_unknown_option_is_named_without_the_overrides_beside_it(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "fair", "--size", "smoke", "model.width=8", "--frobnicate"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --frobnicate\n")
+
+
 def test_train_twice(tmp_path, capsys):
     (tmp_path / "run.toml").write_text(TINY)
     command = ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), "--seeds", "2", "--device", "cpu"]

@@ -61,7 +61,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if rest and hasattr(options, "overrides") and not any(word.startswith("-") for word in rest):
         options.overrides = [*options.overrides, *rest]
     elif rest:
-        top.error(f"unrecognized arguments: {' '.join(rest)}")
+        unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "overrides")]
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     return options
 
 
