@@ -217,6 +217,17 @@ def test_a_validation_text_too_short_for_a_batch_and_the_advice_on_it(tiny, tmp_
     text_of(tiny(**shape, train={"tokens": 320, "batch": 168 // 8, "epochs": 1, "heldout": 320}))
 
 
+def test_attention_on_more_sequences_than_there_are_and_the_advice_on_it(tiny, tmp_path):
+    path = tmp_path / "short.txt"
+    path.write_text("a short line\n" * 250)
+    shape = {"corpus": str(path), "train": {"diagnose": 99, "heldout": 64}}
+    with pytest.raises(ConfigError, match=r"so ask for 4 or fewer, or raise train.heldout"):
+        text_of(tiny(**shape))
+    shape["train"]["heldout"] = 10_000  # it is the text that is short
+    with pytest.raises(ConfigError, match=r"so ask for 16 or fewer, or raise text.megabytes or give a longer corpus"):
+        text_of(tiny(**shape))
+
+
 def test_another_text_than_planned_is_refused(tiny, tmp_path):
     with pytest.raises(ConfigError, match=r"text.sha256 is 000000000000\.\.\.; the text is another one now"):
         train(tiny(text={"sha256": "0" * 64}), tmp_path)

@@ -40,9 +40,10 @@ def text_of(config: LanguageConfig) -> Tokens:
         )
     sequences = evaluated(config, tokens)
     if config.train.diagnose > sequences:
+        helps = "raise train.heldout" if config.train.heldout < most else "raise text.megabytes or give a longer corpus"
         raise ConfigError(
             f"train.diagnose is {config.train.diagnose}; {sequences} validation sequences are evaluated, so ask for "
-            f"{sequences} or fewer, or raise train.heldout"
+            f"{sequences} or fewer, or {helps}"
         )
     return tokens
 
