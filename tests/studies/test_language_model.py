@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -395,6 +396,12 @@ def test_penn_treebank_refuses_what_will_not_do(treebank, tmp_path, capsys):
 def test_penn_treebank_s_files_decide_and_no_override_is_ignored(treebank, override, says):
     with pytest.raises(ConfigError, match=says):
         plan(STUDY, ask(STUDY, "ptb", None, [*treebank, override]))
+
+
+def test_a_study_of_before_that_was_refused_goes_on(treebank, tmp_path):
+    question = ask(STUDY, "ptb", 1, [*treebank, "task.length=5"])
+    manifest = replace(plan(STUDY, ask(STUDY, "ptb", 1, treebank)), question=question)
+    assert execute(STUDY, question, tmp_path / "lab", pretended, print, resumed=manifest).manifest.arms == manifest.arms
 
 
 def test_a_hash_of_other_files_is_refused(treebank):

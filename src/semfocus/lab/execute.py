@@ -55,8 +55,9 @@ def plan(study: Study, question: Question) -> Manifest:
 
 def _laid_over(study: Study, question: Question, arms: Sequence[Arm]) -> list[Arm]:
     """Arms with the question's overrides, settled."""
-    changed = overridden(study, question.size, arms, question.overrides)
-    return study.settled(question.size, changed) if changed else []
+    if not arms:  # a study that is resumed keeps what it was planned with, also where that would be refused today
+        return []
+    return study.settled(question.size, overridden(study, question.size, arms, question.overrides))
 
 
 def _as_planned(manifest: Manifest) -> Question:
