@@ -1,5 +1,7 @@
 """Constants of top-k: the one that docs/theory.md proves, and how often the paper's is exceeded, and in which norm."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -66,10 +68,11 @@ def test_never_in_the_euclidean_norm(keys, k, kind):
     assert (ratio <= bound * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("keys", "k"), [(10, 1), (10, 2), (10, 5), (40, 5), (40, 20)])
-def test_the_proven_constant_holds(keys, k, kind):
-    ratio, bound = measured(keys, k, kind, "Euclidean", xi_top_k)
+def test_the_proven_constant_holds(keys, k, kind, norm):
+    ratio, bound = measured(keys, k, kind, norm, partial(xi_top_k, norm=norm))
     assert len(ratio) > PAIRS / 10
     assert (ratio <= bound * (1 + 1e-9)).all()
 
@@ -79,6 +82,11 @@ def test_the_proven_constant_is_reached_where_two_keys_change_places(gap):
     z, moved = np.array([[gap, 0.0]]), np.array([[0.0, gap]])
     weights = np.linalg.norm(softmax(z, top_k(z, 1)) - softmax(moved, top_k(moved, 1)))
     assert weights / np.linalg.norm(z - moved) == pytest.approx(float(xi_top_k(0.0, 1, gap)))
+
+
+def test_a_norm_that_is_not_known_is_named():
+    with pytest.raises(ValueError, match="norm is 'euclid'; did you mean 'Euclidean'"):
+        xi_top_k(0.0, 1, 0.5, "euclid")
 
 
 def test_the_proven_constant_is_reached_by_equal_scores():

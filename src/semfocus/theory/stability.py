@@ -18,10 +18,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..registry import suggestion
+
 Numbers = npt.ArrayLike
 Floats = npt.NDArray[np.float64]
 #: Over fixed keys the softmax is 1/2-Lipschitz in the Euclidean and in the sum norm anyway.
 VACUOUS = 0.5
+#: Top-k moves by max(a, b + 1/Delta) times e^delta / k, with these a and b.
+NORMS = {"Euclidean": (1.0, 0.0), "sum": (2.0, 1.0), "maximum": (2.0, 0.0)}
 
 
 def xi_s(delta: Numbers, keys: Numbers) -> Floats:
@@ -44,8 +48,8 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
     """Top-k as the paper states it: (e^delta / k) (1 + 1 / Delta), with Delta the separation of the kept scores.
 
     Assumes that both score vectors have dispersion at most ``delta`` over their kept keys and separation at least
-    ``separation``. Delta = 0 makes it infinite, and no dropped key (Delta infinite) makes it ``xi_s``. Euclidean norm,
-    where ``xi_top_k`` is sharper; docs/theory.md says how often it is exceeded in others.
+    ``separation``. Delta = 0 makes it infinite, and no dropped key (Delta infinite) makes it ``xi_s``. Holds in the
+    Euclidean norm, where ``xi_top_k`` is sharper, and in the sum norm if Delta <= 1.
 
     >>> float(xi_h(0.0, 4, 1.0)), float(xi_h(0.0, 4, np.inf)), float(xi_h(1.0, 4, 0.0))
     (0.5, 0.25, inf)
@@ -54,17 +58,22 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
         return _weight_bound(delta, kept) * (1.0 + 1.0 / checked_separation(separation))
 
 
-def xi_top_k(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
-    """Top-k, proven in docs/theory.md: (e^delta / k) max(1, 1 / Delta). Euclidean norm; arguments as for ``xi_h``.
+def xi_top_k(delta: Numbers, kept: Numbers, separation: Numbers, norm: str = "Euclidean") -> Floats:
+    """Top-k, proven in docs/theory.md: e^delta / k times max(1, 1/Delta), in the Euclidean norm.
 
-    Up to twice as sharp as ``xi_h``, and reached: two keys that change places (k = 1, Delta = 1/2) move the weights by
-    sqrt(2) and the scores by sqrt(2) / 2.
+    In the "sum" norm it is times max(2, 1 + 1/Delta), in the "maximum" norm times max(2, 1/Delta). Other arguments as
+    for ``xi_h``, than which it is up to twice as sharp in the Euclidean norm. There it is reached: two keys that change
+    places (k = 1, Delta = 1/2) move the weights by sqrt(2) and the scores by sqrt(2) / 2.
 
-    >>> float(xi_top_k(0.0, 1, 0.5)), float(xi_top_k(0.0, 4, 1.0)), float(xi_top_k(0.0, 4, np.inf))
-    (2.0, 0.25, 0.25)
+    >>> float(xi_top_k(0.0, 1, 0.5)), float(xi_top_k(0.0, 4, np.inf)), float(xi_top_k(0.0, 4, 0.5, "sum"))
+    (2.0, 0.25, 0.75)
     """
+    if norm not in NORMS:
+        raise ValueError(f"norm is {norm!r}; {suggestion(norm, NORMS)}")
+    least, more = NORMS[norm]
     with np.errstate(divide="ignore", over="ignore"):
-        found: Floats = _weight_bound(delta, kept) * np.maximum(1.0, 1.0 / checked_separation(separation))
+        exchanged = more + 1.0 / checked_separation(separation)
+        found: Floats = _weight_bound(delta, kept) * np.maximum(least, exchanged)
     return found
 
 
