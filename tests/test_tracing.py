@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import func
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from semfocus import Banded, FixedRandom, Full, RandomK, TopK, attention, explain, functional
 from semfocus.model import ModelConfig, Transformer
@@ -104,6 +106,25 @@ def test_a_trace_knows_ties(length):
     traced = torch.jit.trace(lambda q, k, v: attention(q, k, v, TopK(3)), (x, x, x))
     equal = torch.zeros_like(x)
     torch.testing.assert_close(traced(equal, x, x), attention(equal, x, x, TopK(3), implementation="reference"))
+
+
+@pytest.mark.parametrize("length", [8, 600])
+def test_a_symbolic_trace_knows_ties(length):
+    q, k, v = torch.randn(3, 1, 1, length, 2)
+    traced = make_fx(lambda q, k, v: attention(q, k, v, TopK(3)))(q, k, v)
+    equal = torch.zeros_like(q)
+    torch.testing.assert_close(traced(equal, k, v), attention(equal, k, v, TopK(3), implementation="reference"))
+
+
+@pytest.mark.parametrize("length", [8, 2048])
+@pytest.mark.parametrize("pattern", [TopK(3), RandomK(3), Banded(3), Full()], ids=lambda p: p.name)
+def test_fake_tensors_have_shapes(pattern, length):
+    """Tools that estimate memory know no numbers."""
+    with FakeTensorMode():
+        x = torch.randn(1, 2, length, 4, requires_grad=True)
+        out = attention(x, x, x, pattern)
+        out.sum().backward()
+    assert out.shape == x.grad.shape == (1, 2, length, 4)
 
 
 def test_patterns_may_change_under_a_compiler():

@@ -13,7 +13,14 @@ def transformed() -> bool:
 
 def numbers_are_hidden() -> bool:
     """Would a look at a tensor's numbers fail, or make them into constants?"""
-    return torch.compiler.is_compiling() or transformed() or torch._C._is_tracing()
+    return torch.compiler.is_compiling() or transformed() or _traced()
+
+
+def _traced() -> bool:
+    """By ``torch.jit.trace`` or ``make_fx``, or with fake tensors, which have shapes only."""
+    modes = torch._C._TorchDispatchModeKey
+    watched = any(torch._C._get_dispatch_mode(mode) is not None for mode in (modes.FAKE, modes.PROXY))
+    return watched or torch._C._is_tracing()
 
 
 def forward_mode() -> bool:
@@ -29,6 +36,6 @@ def no_rules() -> str | None:
         return "it has no forward-mode derivative"
     if transformed():
         return "torch.func does not know its backward pass"
-    if torch._C._is_tracing():
+    if _traced():
         return "it looks at numbers, which a trace would take for constants"
     return None
