@@ -100,7 +100,7 @@ class PassConfig:
     tokens: int = 131_072
     batch: int = 16  # sequences of a step, over all processes
     epochs: int = 8  # stretches
-    heldout: int = 32_768  # tokens of the validation text, evenly spread over it
+    heldout: int = 32_768  # tokens of the validation text, evenly spread over it; all if there are fewer
     diagnose: int = 4  # validation sequences on which attention is measured at the beginning and the end; 0: none
     keep_weights: bool = True
     compiled: bool = True  # on a GPU
