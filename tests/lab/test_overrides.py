@@ -148,6 +148,7 @@ def test_200_malformed_configs_are_refused_by_name(tmp_path, capsys):
         (["run", "convergence", "model.widht=3"], ["model.widht", "'width'"]),
         (["run", "convergence", "model.width=tall"], ["model.width", "'tall'"]),
         (["run", "convergence", "train.epochs=0"], ["train.epochs"]),
+        (["run", "convergence", 'train={"epochs": 3}'], ["train cannot be replaced", "train.epochs=3"]),
         (["run", "convergence", "--on", "moon"], ["--on", "'moon'"]),
         (["run", "convergence", "--plugin", "none.py"], ["none.py"]),
         (["resume", "nowhere"], ["nowhere"]),

@@ -59,8 +59,16 @@ def changed(config: Config, overrides: Sequence[Override]) -> Config:
             if not isinstance(inner, dict):
                 raise ConfigError(f"{'.'.join(path[: i + 1])} is {inner!r}; it has no field {path[i + 1]!r}")
             table = inner
+        _refuse_table(path, table.get(path[-1]), value)
         table[path[-1]] = value
     return config_of(data)
+
+
+def _refuse_table(path: tuple[str, ...], old: Any, new: Any) -> None:
+    """The fields that a table leaves out would silently have their defaults; a pattern's are not to be mixed."""
+    if len(path) == 1 and path != ("pattern",) and isinstance(old, dict) and isinstance(new, dict):
+        one, value = next(iter((new or old).items()))
+        raise ConfigError(f"{path[0]} cannot be replaced as a whole; override its fields: {path[0]}.{one}={value}")
 
 
 def _refuse_fixed(study: Study, size: str, path: tuple[str, ...]) -> None:
