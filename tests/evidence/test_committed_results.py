@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from semfocus import studies
-from semfocus.evidence.build import MOST, README, REPRODUCTION, evidence_of_all, folders, judge, tables
+from semfocus.evidence.build import INDEX, MOST, README, REPRODUCTION, evidence_of_all, folders, judge, tables
 from semfocus.evidence.markdown import filled, marks
 from semfocus.evidence.reproduction import documents
 from semfocus.evidence.summary import BY_CLAIM, BY_STUDY, FAILS, Summary
@@ -27,6 +27,7 @@ def test_the_committed_tables_are_what_the_committed_data_give(tmp_path):
         for name, text in tables(one, evidence, f"results/{path.name}").items():
             assert (path / name).read_text() == text, f"{path / name} is stale; run `make results`"
     summary = Summary(built)
+    assert (ROOT / "results" / INDEX).read_text() == summary.index(), "results/README.md is stale; run `make results`"
     for name, bodies in ((README, {"": summary.readme()}), (REPRODUCTION, documents(summary))):
         text = (ROOT / name).read_text()
         for place, body in bodies.items():

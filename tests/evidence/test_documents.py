@@ -116,7 +116,9 @@ def test_smaller_sizes_are_neither_agreement_nor_the_paper_s(tmp_path):
     quick = built(tmp_path, "ablations", row("ablations", "C4, depth", "confirmed"), size="quick")
     text = agreement(Summary([quick]))
     assert order(text, "Agrees:\n\n- nothing", "At a smaller size than the paper's", "C4, depth")
-    assert "Not at the paper's size yet: ablations, quick." in Summary([quick]).readme()
+    readme, index = Summary([quick]).readme(), Summary([quick]).index()
+    assert "Not at the paper's size yet: ablations, quick." in readme
+    assert ("statement of C4, depth" in readme, "statement of C4, depth" in index) == (False, True)
     whole = built(tmp_path, "ablations", row("ablations", "C4, depth", "confirmed"))
     assert "Not at the paper's size" not in Summary([quick, whole]).readme()
 
@@ -132,7 +134,10 @@ def test_places_are_filled_and_the_rest_stays(lab, tmp_path):
     assert readme.startswith("# Title\n\n<!-- results:begin -->\n")
     assert readme.endswith("<!-- results:end -->\nafter\n")
     assert "before it" not in readme
-    assert "C1: Top-k is faster" in readme
+    assert "C1: Top-k is faster" in readme  # a study that is not ours, whatever its size
+    index = (tmp_path / "results" / "README.md").read_text()
+    assert "[claims](two_tasks-quick/claims.md)" in index
+    assert "C1: Top-k is faster" in index
     assert "| two_tasks | quick | 10 of 10 |" in docs
     build_all(tmp_path / "results", find, lambda sentence: None, tmp_path)
     assert ((tmp_path / "README.md").read_text(), (tmp_path / "docs" / "reproduction.md").read_text()) == (readme, docs)

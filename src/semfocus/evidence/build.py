@@ -25,6 +25,8 @@ FIGURES = "figures"
 IN_THE_PAGE = re.compile(r"survival-.*|curves-\d+-train_accuracy-.*")
 #: Documents with marked places, seen from the folder above the results.
 README, REPRODUCTION = Path("README.md"), Path("docs/reproduction.md")
+#: Of all folders, in the folder above them.
+INDEX = "README.md"
 #: All that is under ``results/`` together stays below this many bytes.
 MOST = 30_000_000
 
@@ -66,6 +68,7 @@ def build_all(root: Path, find: Callable[[str], Study], say: Callable[[str], Non
             built.append(build(evidence, Path(temporary) / str(number), find, say))
         if above is not None:
             fill(Summary(built), above, say)
+        write_text(root / INDEX, Summary(built).index())
     size = sum(path.stat().st_size for folder in found for path in folder.rglob("*") if path.is_file())
     say(f"{len(found)} folders, {size / 1e6:.1f} MB of at most {MOST / 1e6:.0f}")
     if size > MOST:

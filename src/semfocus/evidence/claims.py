@@ -11,12 +11,9 @@ from ..lab.claims import Judged
 from ..lab.missing import missing
 from ..lab.results import Results
 from ..training.environment import short
+from .in_short import in_short
 from .markdown import table
 from .record import Record
-
-#: Lines that a cell of a table of claims holds; where there are more, those about top-k(5), or none.
-SHOWN = 8
-FOCUSED = "top-k(5) "
 
 
 @dataclass(frozen=True)
@@ -72,17 +69,7 @@ class ClaimRow:
     @property
     def ours(self) -> str:
         """The numbers with their intervals, as far as a cell holds them."""
-        lines = [line for line in self.judged.lines if line.outcome != "missing"]
-        if len(lines) > SHOWN:
-            lines = [line for line in lines if line.subject.startswith(FOCUSED)]
-        named = len(lines) == 1 or len({line.subject for line in lines}) > 1
-        said = [
-            f"{line.panel}{f', {line.subject}' if named else ''}: {line.shown}"
-            + (f" ({line.outcome})" if line.outcome == "impossible" else "")
-            for line in lines
-        ]
-        kept = said if 0 < len(said) <= SHOWN else []
-        return "<br>".join([self.judged.sentence, *kept])
+        return in_short(self.judged) or self.judged.sentence
 
     def plain(self) -> dict[str, Any]:
         return {
@@ -161,7 +148,8 @@ def as_markdown(results: Results, rows: Sequence[ClaimRow], place: Place, lacks:
     for row in rows:
         parts += [f"\n## {row.id}\n", f"Refuted by: {row.judged.claim.refuted_by}\n"]
         parts += [f"- {text}" for text in row.judged.warnings] + [""] * bool(row.judged.warnings)
-        lines = [(line.panel, line.subject, line.shown, line.outcome, line.note) for line in row.judged.lines]
+        word = row.judged.claim.word
+        lines = [(line.panel, line.subject, line.shown, word(line.outcome), line.note) for line in row.judged.lines]
         parts.append(
             table(("panel", "comparison", "result", "outcome", "note"), lines) if lines else "Nothing to compare."
         )

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..lab.claims import Line
 from ..lab.results import Results
 from ..lab.stats import ALPHA, Comparison
 from .claims import ClaimRow, Place
 from .cost import Cost
-from .markdown import table
+from .in_short import listed
+from .markdown import NOTE, table
 from .speed import HERE, TUNED, Kind, Race, shown
 
 Group = Literal["explanation", "paper", "best", "clock", "more"]
@@ -62,6 +64,9 @@ RIVALS = {
     ("language_model", "best against best"): "refuted",
 }
 NOT_RUN = "not run yet"
+ON_THE_CLOCK = "(full over top-k, epochs x a step alone)"
+#: A folder's files, as the index names them.
+FILES = {"claims": "claims.md", "speed": "speed.md", "runs": "runs.csv", "page": "index.html"}
 SIZES = ("paper", "ptb", "small", "quick", "smoke")  # the largest first
 
 
@@ -102,44 +107,74 @@ class Summary:
         object.__setattr__(self, "built", tuple(sorted(self.built, key=lambda one: one.rank)))
 
     def readme(self) -> str:
-        """The body of the README's marked section."""
-        order: list[Group] = ["paper", "best", "clock", "explanation", "more"]
-        parts: list[str] = []
-        failed = [row for row in self.rows() if FAILS.get((row.study, row.id)) == row.verdict]
-        if failed:
-            order = ["explanation", "paper", "best", "clock", "more"]
+        """The body of the README's marked section. Smaller sizes of our own studies are in the index alone."""
+        large = [one for one in self.built if is_full_size(one) or one.study not in BY_STUDY]
+        parts = [*self._failures(), self.speeds(), *self._claims(large, "results/")]
+        more = "Smaller sizes, and where everything is: [results/README.md](results/README.md)."
+        return "\n\n".join([part for part in parts if part] + [more, self._rest()])
+
+    def index(self) -> str:
+        """``results/README.md``: every claim of every folder."""
+        links = [
+            (
+                f"{one.study}, {one.results.question.name}",
+                f"{one.cost.over} of {one.cost.planned}",
+                ", ".join(f"[{name}]({one.name}/{file})" for name, file in FILES.items()),
+            )
+            for one in self.built
+        ]
+        parts = [
+            "# Results",
+            NOTE,
+            "A folder holds one study at one size. The pages (`index.html`) are to be opened in a browser.",
+            table(("study", "runs over", "files"), links),
+            *self._failures(),
+            self.speeds(),
+            *self._claims(self.built),
+            self._rest(),
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _failures(self) -> list[str]:
+        """What stands before everything else: that the explanation fails, that a rival does as much."""
+        parts = []
+        if failed := self._failed():
             said = "; ".join(f"“{row.statement}” is {row.verdict} ({row.study}, {row.name})" for row in failed)
             parts.append(f"**The paper's explanation fails here:** {said}.")
         beaten = [row for row in self.rows() if RIVALS.get((row.study, row.id)) == row.verdict]
         if beaten:
             said = "<br>".join(f"“{row.statement}” is {row.verdict} ({row.study}, {row.name})." for row in beaten)
             parts.append(f"**A cheaper rival is as fast or faster:** {said}")
+        return parts
+
+    def _failed(self) -> list[ClaimRow]:
+        return [row for row in self.rows() if FAILS.get((row.study, row.id)) == row.verdict]
+
+    def _claims(self, of: Sequence[Built], results: str = "") -> list[str]:
+        """A table for each group, with links to folders in ``results``; the explanation's first where it fails."""
+        order: list[Group] = ["paper", "best", "clock"]
+        order = [*(["explanation", *order] if self._failed() else [*order, "explanation"]), "more"]
+        every = [row for one in of for row in one.claims]
+        parts = []
         for group in order:
-            rows = [self._row(row) for row in self.rows() if group_of(row) == group]
-            rows += self._clock_rows() if group == "clock" else []
+            rows = [_cells(row, results) for row in every if group_of(row) == group]
+            rows += self._clock_rows(of, results) if group == "clock" else []
             if rows:
-                columns = ("claim", "the paper", "ours (95 % intervals)", "verdict", "seeds", "where")
+                columns = ("claim", "the paper", "ours (95 % intervals)", "verdict")
                 parts.append(f"**{TITLES[group]}**\n\n{table(columns, rows)}")
-        if speeds := self.speeds():
-            parts.append(speeds)
-        parts.append(self._rest())
-        return "\n\n".join(parts)
+        return parts
 
     def rows(self) -> list[ClaimRow]:
         return [row for one in self.built for row in one.claims]
 
-    def _row(self, row: ClaimRow) -> tuple[str, ...]:
-        where = f"[{row.study}, {row.name}](results/{row.study}-{row.name}/claims.md)"
-        return f"{row.id}: {row.statement}", row.paper, row.ours, f"**{row.verdict}**", row.seeds, where
-
-    def _clock_rows(self) -> list[tuple[str, ...]]:
+    def _clock_rows(self, of: Sequence[Built], results: str) -> list[tuple[str, ...]]:
         """One row per folder with timed races of panels that no row before it has.
 
         It is not a claim of the study's, but is corrected as one: over all comparisons that are planned.
         """
         rows: list[tuple[str, ...]] = []
         told: set[tuple[str, str]] = set()
-        for one in self.built:
+        for one in of:
             every = [(race, race.clock) for race in one.races if race.clock is not None and race.kind != "best scale"]
             for kind in dict.fromkeys(race.kind for race, _ in every):
                 timed = [(race, clock) for race, clock in every if race.kind == kind]
@@ -147,17 +182,19 @@ class Summary:
                 if here <= told:
                     continue
                 told |= here
-                numbers = "<br>".join(f"{race.panel}: {clock.shown()}" for race, clock in timed)
                 seeds = sorted({race.seeds for race, _ in timed})
-                statement = f"Top-k(5) needs less time than full attention, {kind}"
+                verdict = _clock_verdict([clock for _, clock in timed], _planned(one, kind))
+                lines = [Line(race.panel, "", clock.shown(), "undecided", seeds=race.seeds) for race, clock in timed]
                 rows.append(
                     (
-                        f"{statement} (full over top-k, epochs x a step alone)",
+                        f"Top-k(5) needs less time than full attention, {kind} {ON_THE_CLOCK}",
                         "not asked",
-                        numbers,
-                        f"**{_clock_verdict([clock for _, clock in timed], _planned(one, kind))}**",
-                        " to ".join(str(n) for n in (seeds if len(seeds) < 2 else (seeds[0], seeds[-1]))),
-                        f"[{one.study}, {one.results.question.name}](results/{one.name}/speed.md)",
+                        listed(lines),
+                        _verdict(
+                            verdict,
+                            " to ".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1]))),
+                            f"[{one.study}, {one.results.question.name}]({results}{one.name}/speed.md)",
+                        ),
                     )
                 )
         return rows
@@ -235,6 +272,15 @@ class Summary:
 def is_full_size(one: Built) -> bool:
     """The paper trained no language models: theirs is any size."""
     return one.results.question.size == "paper" or one.study == "language_model"
+
+
+def _cells(row: ClaimRow, results: str) -> tuple[str, ...]:
+    where = f"[{row.study}, {row.name}]({results}{row.study}-{row.name}/claims.md)"
+    return f"{row.id}: {row.statement}", row.paper, row.ours, _verdict(row.verdict, row.seeds, where)
+
+
+def _verdict(verdict: str, seeds: str, where: str) -> str:
+    return f"**{verdict}**<br>{seeds} seeds; {where}"
 
 
 def group_of(row: ClaimRow) -> Group:

@@ -5,7 +5,7 @@ Below ``FEWEST_SEEDS`` seeds and at size "smoke" everything is undecided.
 """
 
 from .accuracies import AsAccurate, Learns
-from .base import Claim, Contrast, Judged, Line, against
+from .base import Claim, Contrast, Judged, Line, Outcome, against
 from .numbers import Below, Case
 from .times import Faster, NoConsistentBenefit
 
@@ -20,5 +20,6 @@ __all__ = [
     "Learns",
     "Line",
     "NoConsistentBenefit",
+    "Outcome",
     "against",
 ]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from ...registry import suggestion
 from ...training.strict import ConfigError
@@ -49,6 +49,8 @@ class Claim(ABC):
     id: str
     statement: str
     paper: str = field(default="", kw_only=True)  # what the paper says of it
+    #: Of outcomes of single comparisons, where "confirmed" would be taken for the claim's own.
+    words: ClassVar[dict[Outcome, str]] = {}
 
     @property
     @abstractmethod
@@ -57,6 +59,9 @@ class Claim(ABC):
 
     @abstractmethod
     def evidence(self, results: Results) -> list[Line]: ...
+
+    def word(self, outcome: Outcome) -> str:
+        return self.words.get(outcome, outcome)
 
     def rule(self, lines: Sequence[Line]) -> Verdict:
         """The verdict on the whole: all lines must be confirmed, and one certain opposite refutes."""
@@ -70,7 +75,7 @@ class Claim(ABC):
         if results.question.size == "smoke":
             return Judged(self, "undecided", "Smoke size: it shows that everything runs, and decides nothing.", lines)
         counted = Counter(line.outcome for line in lines)
-        counts = ", ".join(f"{n} {outcome}" for outcome, n in counted.most_common()) or "nothing to compare"
+        counts = ", ".join(f"{n} {self.word(outcome)}" for outcome, n in counted.most_common()) or "nothing to compare"
         sentence = f"Of {len(lines)} comparisons: {counts}." if len(lines) != 1 else f"One comparison: {counts[2:]}."
         warnings = {w: None for line in lines if line.comparison is not None and (w := warning(line)) is not None}
         return Judged(self, self.rule(lines), sentence, lines, tuple(warnings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ..reach import reach, why_impossible
 from ..results import Results
@@ -83,6 +84,7 @@ class NoConsistentBenefit(Claim):
     """No pattern of a family is faster than a on all tasks. The contrasts of one pattern share their ``b``."""
 
     contrasts: tuple[Contrast, ...]
+    words: ClassVar[dict[Outcome, str]] = {"confirmed": "faster", "refuted": "slower"}
 
     @property
     def refuted_by(self) -> str:

@@ -1,0 +1,96 @@
+"""A claim's evidence in one cell of a table: what was found, outcome by outcome, in as few words as that takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..lab.claims import Judged, Line, Outcome
+from ..lab.stats import FEWEST_SEEDS
+
+#: What decides comes first.
+ORDER: tuple[Outcome, ...] = ("refuted", "confirmed", "no difference", "undecided", "impossible", "missing")
+#: Numbers that a cell holds, and panels that are named; where there are more they are counted.
+NUMBERS, NAMES = 8, 4
+FOCUSED = "top-k(5) "
+NO_INTERVAL = f" (no interval below {FEWEST_SEEDS} seeds)"
+
+
+def in_short(judged: Judged) -> str:
+    """
+    >>> from semfocus.lab.claims import Faster
+    >>> lines = (
+    ...     Line("even_pairs", "top-k(5) against full", "9.91 (6.78 to 14.36)", "confirmed", seeds=10),
+    ...     Line("even_pairs", "top-k(9) against full", "4.33 (3.15 to 5.93)", "confirmed", seeds=10),
+    ...     Line("listops", "top-k(5) against full", "1.35 (no interval below 6 seeds)", "undecided", seeds=3),
+    ...     Line("parity_check", "top-k(5) against full", "-", "missing"),
+    ... )
+    >>> print(*in_short(Judged(Faster("C1", "", ()), "undecided", "", lines)).split("<br>"), sep="\\n")
+    *confirmed* even_pairs: 9.91 (6.78 to 14.36)
+    *undecided* listops: 1.35 (3 seeds)
+    *missing* parity_check
+    (top-k(5) alone; without 1 other comparison)
+    """
+    lines = judged.lines
+    focused = [line for line in lines if line.subject.startswith(FOCUSED)]
+    shown = focused if any(line.outcome != "missing" for line in focused) else list(lines)
+    many = sum(line.outcome != "missing" for line in shown) > NUMBERS
+    place = _common_start([line.panel for line in shown])
+    said = [_on(place)] if place else []
+    for outcome in ORDER:
+        found = [line for line in shown if line.outcome == outcome]
+        counted = outcome == "missing" or many
+        text = _counted(found, shown, place) if counted else "; ".join(_numbers(found, shown, place))
+        said += [f"*{judged.claim.word(outcome)}* {text}"] if found else []
+    if rest := len(lines) - len(shown):
+        said.append(f"({FOCUSED.strip()} alone; without {rest} other comparison{'s' * (rest > 1)})")
+    return "<br>".join(said)
+
+
+def listed(lines: Sequence[Line]) -> str:
+    """Numbers without their outcomes."""
+    place = _common_start([line.panel for line in lines])
+    return "<br>".join([*([_on(place)] if place else []), "; ".join(_numbers(lines, lines, place))])
+
+
+def _on(place: str) -> str:
+    return f"On {place.removesuffix(', ')}:"
+
+
+def _numbers(found: Sequence[Line], among: Sequence[Line], place: str) -> list[str]:
+    """Each with what tells it apart: the panel, and of the subject what is not common to all."""
+    subjects = [line.subject for line in among]
+    start, end = len(_common_start(subjects)), len(_common_end(subjects))
+    texts = []
+    for line in found:
+        names = (line.panel.removeprefix(place), line.subject[start : len(line.subject) - end])
+        number = line.shown.replace(NO_INTERVAL, f" ({line.seeds} seeds)")
+        texts.append(": ".join(part for part in (", ".join(name for name in names if name), number) if part))
+    return texts
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    """What all begin with, up to a comma; all of it where all are equal.
+
+    >>> _common_start(["listops, heads 2", "listops, heads 4"]), _common_start(["a", "a"]), _common_start(["a", "b"])
+    ('listops, ', 'a', '')
+    """
+    if len(set(texts)) == 1:
+        return texts[0]
+    starts = {before + comma for before, comma, _ in (text.partition(", ") for text in texts)}
+    return starts.pop() if len(starts) == 1 and all(", " in text for text in texts) else ""
+
+
+def _common_end(texts: Sequence[str]) -> str:
+    """What all are compared with; nothing where all are equal."""
+    ends = {text[text.rfind(" against ") :] if " against " in text else "" for text in texts}
+    return ends.pop() if len(ends) == 1 and len(set(texts)) > 1 else ""
+
+
+def _counted(found: Sequence[Line], among: Sequence[Line], place: str) -> str:
+    """The panels, where they are few and have no other outcome; else how many of how many, and where."""
+    panels, every = (Counter(line.panel.removeprefix(place) for line in lines) for lines in (found, among))
+    if len(panels) <= NAMES and all(panels.keys()) and all(panels[panel] == every[panel] for panel in panels):
+        return "; ".join(panels)
+    where = "; ".join(f"{panel}: {count}" for panel, count in panels.items())
+    return f"{len(found)} of {len(among)}" + (f" ({where})" if len(panels) <= NAMES and all(panels) else "")
