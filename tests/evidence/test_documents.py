@@ -82,6 +82,7 @@ def test_where_the_explanation_fails_it_stands_first(tmp_path, study, claim, ver
     text = Summary([other, built(tmp_path, study, row(study, claim, verdict))]).readme()
     assert text.startswith("**The paper's explanation fails here:**") == fails
     if fails:
+        assert f"is {verdict} ({study}, paper)." in text
         assert order(text, f"statement of {claim}", "**The paper's explanation**", "Each claim as the paper judges it")
 
 
@@ -224,6 +225,15 @@ def test_a_claim_names_the_seeds_it_rests_on():
     assert (seeds(*lines), seeds(lines[0]), seeds(lines[1]), seeds()) == ("6 to 10", "6", "0", "0")
 
 
+def test_a_claim_says_what_it_is_about_so_far():
+    lines = [Line("a", "b", "-", "refuted", seeds=6), Line("c", "b", "-", "missing"), Line("d", "b", "-", "missing")]
+    judged = dataclasses.replace(row("mechanism", "lowering helps", "refuted").judged, lines=tuple(lines))
+    found = ClaimRow("mechanism", "paper", judged)
+    assert (found.scope, found.missing, found.planned) == ("paper; a", 2, 3)
+    whole = dataclasses.replace(judged, lines=tuple(lines[:1]))
+    assert ClaimRow("mechanism", "paper", whole).scope == "paper"
+
+
 def test_a_run_of_two_arms_counts_once(scales):
     store, manifest = scales
     twice = dataclasses.replace(manifest.arms[0], label="full, tuned")
@@ -312,5 +322,9 @@ def test_the_clock_is_judged_by_limits_that_censoring_leaves_valid():
     assert judged([clock(late, fast, 1.0, 9.0)]) == "undecided"  # nobody knows how much more
     assert judged([clock(slow, [*fast[:-1], None], 9.0, 1.0)]) == "undecided"
 
+    assert judged([clock(slow, slow, 1.06)]) == "confirmed"
+    assert judged([clock(slow, slow, 1.04)]) == "undecided"  # a step is not timed to a few percent
+    assert judged([clock(slow, slow, 1.0, 1.06)]) == "refuted"
+    assert judged([clock(slow, slow, 1.0, 1.04)]) == "undecided"
     assert judged([clock(slow, fast)], planned=2) == "undecided"  # the other has not run
     assert judged([six], planned=2) == "undecided"

@@ -1,9 +1,12 @@
 """A claim's evidence in one cell."""
 
+import dataclasses
+
 import pytest
 
 from semfocus.evidence.in_short import in_short, listed
 from semfocus.lab.claims import Contrast, Faster, Judged, Line, NoConsistentBenefit
+from semfocus.lab.stats import ConvergenceTimes, compare
 
 
 def short(*lines, claim=Faster):
@@ -41,12 +44,28 @@ def test_top_k_5_speaks_for_others_where_it_has_run(missing):
     assert ("top-k(9)" in found[1], "without 2 other comparisons" in found[-1]) == (missing, not missing)
 
 
-def test_many_are_counted():
-    patterns = [f"banded({width}) against full" for width in (5, 9, 15)]
-    lines = [line(panel, b, "refuted") for panel in "abc" for b in patterns] + [line("d", patterns[0], "missing")]
-    lines[0] = line("a", patterns[0])
-    found = short(*lines, claim=NoConsistentBenefit)
-    assert found == ["*slower* 8 of 10 (a: 2; b: 3; c: 3)", "*faster* 1 of 10 (a: 1)", "*missing* d"]
+def test_many_are_counted_and_their_ends_shown():
+    def ratio(fast, slow):
+        full, other = (ConvergenceTimes(x, dict(enumerate(t)), 100) for x, t in (("full", slow), ("b", fast)))
+        return compare(full, other)
+
+    found = [
+        ratio([10 + seed for seed in range(6)], [speed * (10 + seed) for seed in range(6)]) for speed in range(1, 5)
+    ]
+    lines = [
+        Line(panel, f"banded({n}) against full", one.shown(), "refuted", comparison=one, seeds=6)
+        for panel in "abc"
+        for n, one in enumerate(found)
+    ]
+    lines[0] = dataclasses.replace(lines[0], outcome="confirmed")
+    never = ratio([None] * 6, [None] * 6)
+    lines[1:4] = [dataclasses.replace(one, comparison=never, shown=never.shown()) for one in lines[1:4]]
+    ends = "1.00 (1.00 to 1.00) to 4.00 (4.00 to 4.00)"
+    assert short(*lines, line("d", "banded(1) against full", "missing"), claim=NoConsistentBenefit) == [
+        f"*slower* 11 of 13 (a, 3; b, 4: {ends}; c, 4: {ends})",
+        "*faster* 1 of 13 (a, 1: 1.00 (1.00 to 1.00))",
+        "*missing* d",
+    ]
 
 
 def test_nothing_is_lost():

@@ -216,7 +216,7 @@ def test_a_verdict_rests_on_what_censoring_leaves(made_up):
     """Both sides censored: whatever p says, nobody knows by how much either was late."""
     both = results(made_up, {"full": [80, 81, 82, 83, 84, 85, 86, 87, 88, None], "top-k(5)": [None] + [5] * 9})
     judged = judge(faster("top-k(5)"), both)
-    assert judged.lines[0].shown == "not interpretable (both sides censored)"
+    assert judged.lines[0].shown == "not interpretable (never there: 1 and 1 of 10 seeds)"
     assert judged.lines[0].adjusted_p <= 0.05
     assert judged.verdict == "undecided"
     late = results(made_up, {"full": [80, 81, 82, 83, 84, 85, 86, 87, 88, 60], "top-k(5)": [5] * 9 + [None]})

@@ -61,6 +61,21 @@ class ClaimRow:
         return self.judged.verdict
 
     @property
+    def planned(self) -> int:
+        """Comparisons."""
+        return len(self.judged.lines)
+
+    @property
+    def missing(self) -> int:
+        return sum(line.outcome == "missing" for line in self.judged.lines)
+
+    @property
+    def scope(self) -> str:
+        """The size, and which panels it is about so far."""
+        panels = dict.fromkeys(line.panel for line in self.judged.lines if line.outcome != "missing")
+        return f"{self.name}; {', '.join(panels)}" if self.missing else self.name
+
+    @property
     def seeds(self) -> str:
         """On how many it rests."""
         counts = sorted({line.seeds for line in self.judged.lines if line.seeds}) or [0]

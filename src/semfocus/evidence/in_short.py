@@ -10,8 +10,8 @@ from ..lab.stats import FEWEST_SEEDS
 
 #: What decides comes first.
 ORDER: tuple[Outcome, ...] = ("refuted", "confirmed", "no difference", "undecided", "impossible", "missing")
-#: Numbers that a cell holds, and panels that are named; where there are more they are counted.
-NUMBERS, NAMES = 8, 4
+#: Numbers that a cell holds, and panels that are named. Where there are more they are counted, and the ends are shown.
+NUMBERS, NAMES = 10, 5
 FOCUSED = "top-k(5) "
 NO_INTERVAL = f" (no interval below {FEWEST_SEEDS} seeds)"
 
@@ -39,9 +39,13 @@ def in_short(judged: Judged) -> str:
     said = [_on(place)] if place else []
     for outcome in ORDER:
         found = [line for line in shown if line.outcome == outcome]
-        counted = outcome == "missing" or many
-        text = _counted(found, shown, place) if counted else "; ".join(_numbers(found, shown, place))
-        said += [f"*{judged.claim.word(outcome)}* {text}"] if found else []
+        if not found:
+            continue
+        if outcome == "missing":
+            text = _panels(found, shown, place)
+        else:
+            text = _ranges(found, shown, place) if many else "; ".join(_numbers(found, shown, place))
+        said.append(f"*{judged.claim.word(outcome)}* {text}")
     if rest := len(lines) - len(shown):
         said.append(f"({FOCUSED.strip()} alone; without {rest} other comparison{'s' * (rest > 1)})")
     return "<br>".join(said)
@@ -64,9 +68,12 @@ def _numbers(found: Sequence[Line], among: Sequence[Line], place: str) -> list[s
     texts = []
     for line in found:
         names = (line.panel.removeprefix(place), line.subject[start : len(line.subject) - end])
-        number = line.shown.replace(NO_INTERVAL, f" ({line.seeds} seeds)")
-        texts.append(": ".join(part for part in (", ".join(name for name in names if name), number) if part))
+        texts.append(": ".join(part for part in (", ".join(name for name in names if name), _number(line)) if part))
     return texts
+
+
+def _number(line: Line) -> str:
+    return line.shown.replace(NO_INTERVAL, f" ({line.seeds} seeds)")
 
 
 def _common_start(texts: Sequence[str]) -> str:
@@ -87,10 +94,23 @@ def _common_end(texts: Sequence[str]) -> str:
     return ends.pop() if len(ends) == 1 and len(set(texts)) > 1 else ""
 
 
-def _counted(found: Sequence[Line], among: Sequence[Line], place: str) -> str:
-    """The panels, where they are few and have no other outcome; else how many of how many, and where."""
+def _panels(found: Sequence[Line], among: Sequence[Line], place: str) -> str:
+    """The panels, where they are few and have no other outcome; else how many of how many."""
     panels, every = (Counter(line.panel.removeprefix(place) for line in lines) for lines in (found, among))
-    if len(panels) <= NAMES and all(panels.keys()) and all(panels[panel] == every[panel] for panel in panels):
-        return "; ".join(panels)
-    where = "; ".join(f"{panel}: {count}" for panel, count in panels.items())
-    return f"{len(found)} of {len(among)}" + (f" ({where})" if len(panels) <= NAMES and all(panels) else "")
+    whole = all(panels[panel] == every[panel] for panel in panels)
+    return "; ".join(panels) if len(panels) <= NAMES and all(panels) and whole else f"{len(found)} of {len(among)}"
+
+
+def _ranges(found: Sequence[Line], among: Sequence[Line], place: str) -> str:
+    """How many of how many, and panel by panel the smallest and the largest ratio."""
+    by_panel: dict[str, list[Line]] = {}
+    for line in found:
+        by_panel.setdefault(line.panel.removeprefix(place), []).append(line)
+    texts = []
+    for panel, lines in by_panel.items():
+        known = [(c.ratio, line) for line in lines if (c := line.comparison) and c.bound != "not interpretable"]
+        ends = [_number(end(known, key=lambda pair: pair[0])[1]) for end in (min, max)] if known else []
+        named = f"{panel}, {len(lines)}" if panel else str(len(lines))
+        texts.append(": ".join([named, *([" to ".join(dict.fromkeys(ends))] if ends else [])]))
+    counts = f"{len(found)} of {len(among)}"
+    return f"{counts} ({'; '.join(texts)})" if len(by_panel) <= NAMES and all(by_panel) else counts

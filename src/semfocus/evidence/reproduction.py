@@ -63,7 +63,8 @@ def agreement(summary: Summary) -> str:
     parts = []
     for key, title in heads.items():
         lines = [
-            f"- {row.id}: {row.statement} (the paper: {row.paper}; here: {row.verdict}; {row.study}, {row.name})"
+            f"- {row.id}: {row.statement} (the paper: {row.paper}; here: {row.verdict}; {row.study}, {row.name}). "
+            f"{row.judged.sentence}"
             for found, row in asked
             if found == key
         ]

@@ -18,7 +18,8 @@ from ..training.protocol import RunConfig
 #: A backward pass costs about two forward passes.
 PASSES = 3
 TIMED_STEPS = 10
-REPEATS = 3
+#: Measurements, and at least as many as fill a fifth of a second: steps on a GPU take less than a millisecond.
+REPEATS, SECONDS = 3, 0.2
 
 
 def flops_per_step(config: RunConfig) -> float:
@@ -83,20 +84,25 @@ def clock_key(config: RunConfig) -> str:
 
 
 def time_step(config: RunConfig, device: torch.device) -> float:
-    """Milliseconds per training step of one model alone: the best of a few short measurements."""
+    """Milliseconds per training step of one model alone: the best of several short measurements."""
     population = Population([config], device, compiled=False)
     population.start_epoch(0)
     steps = min(TIMED_STEPS, population.steps_per_epoch)
-    best = float("inf")
-    for _ in range(REPEATS + 1):  # the first one warms up
+
+    def measure() -> float:
         population.cursor.zero_()
         _wait(device)
         start = time.perf_counter()
         for _ in range(steps):
             population.train_step()
         _wait(device)
-        best = min(best, time.perf_counter() - start)
-    return 1000 * best / steps
+        return time.perf_counter() - start
+
+    measure()  # warms up
+    taken: list[float] = []
+    while len(taken) < REPEATS or sum(taken) < SECONDS:
+        taken.append(measure())
+    return 1000 * min(taken) / steps
 
 
 def _wait(device: torch.device) -> None:

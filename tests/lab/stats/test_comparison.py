@@ -218,7 +218,7 @@ def test_two_that_are_there_at_once_are_not_thereby_equal():
     ones, slow = [1.0] * 8, [30.0, 31, 33, 35, 40, 41, 42, 44]
     both = compare(at("a", ones), at("b", ones))
     assert (both.bound, both.shown(), verdict(both)) == (
-        "not interpretable", "not interpretable (both sides censored)", "undecided"
+        "not interpretable", "not interpretable (there at the first evaluation: 8 and 8 of 8 seeds)", "undecided"
     )  # fmt: skip
     assert "8 of 8 seeds of a and 8 of 8 seeds of b had converged by the first evaluation (epoch 1)" in both.warning
     faster = compare(at("a", slow), at("b", ones))

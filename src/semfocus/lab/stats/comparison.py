@@ -11,7 +11,7 @@ import numpy as np
 
 from .median_ratio import shown_limits
 from .sign_flip import ALPHA, Floats, SignFlip
-from .survival import ConvergenceTimes
+from .survival import ConvergenceTimes, not_interpretable
 
 Verdict = Literal["confirmed", "refuted", "no difference", "undecided"]
 Bound = Literal["estimate", "at least", "at most", "not interpretable"]
@@ -106,7 +106,7 @@ class Comparison:
     def shown(self) -> str:
         """The ratio as text, with those limits of its interval that censoring leaves valid."""
         if self.bound == "not interpretable":
-            return "not interpretable (both sides censored)"
+            return not_interpretable(self.a, self.b)
         prefix = "" if self.bound == "estimate" else f"{self.bound} "
         if self.interval is None:
             return f"{prefix}{self.ratio:.2f} (no interval below {FEWEST_SEEDS} seeds)"

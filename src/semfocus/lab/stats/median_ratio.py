@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .sign_flip import ALPHA
-from .survival import ConvergenceTimes
+from .survival import ConvergenceTimes, not_interpretable
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,20 @@ class MedianRatio:
     high: float  # and at most this
     interval: tuple[float, float] | None  # None: so few seeds have no interval at level 1 - ALPHA
     seeds: int
+    unknown: str = "not interpretable"  # said where neither end is known
 
     def shown(self) -> str:
         """
         >>> MedianRatio(2.0, 2.0, (1.5, 3.0), 10).shown(), MedianRatio(2.0, math.inf, (1.5, math.inf), 10).shown()
         ('2.00 (1.50 to 3.00)', 'at least 2.00 (from 1.50)')
         >>> MedianRatio(0.5, 1.5, (0.0, math.inf), 10).shown(), MedianRatio(0.0, math.inf, None, 3).shown()
-        ('0.50 to 1.50 (no limits)', 'not interpretable (both sides censored)')
+        ('0.50 to 1.50 (no limits)', 'not interpretable')
         """
         number = (
             f"{self.low:.2f}" if self.low == self.high else shown_limits(self.low, self.high, "at least", "at most")
         )
         if not number:
-            return "not interpretable (both sides censored)"
+            return self.unknown
         if self.interval is None:
             return f"{number} (no interval: {self.seeds} seeds)"
         return f"{number} ({shown_limits(*self.interval, 'from', 'up to') or 'no limits'})"
@@ -65,7 +66,8 @@ def median_ratio(a: ConvergenceTimes, b: ConvergenceTimes) -> MedianRatio | None
     lows, highs = sorted(low for low, _ in ranges), sorted(high for _, high in ranges)
     rank = _rank(len(seeds))
     interval = None if rank is None else (lows[rank - 1], highs[len(seeds) - rank])
-    return MedianRatio(_middle(lows), _middle(highs), interval, len(seeds))
+    unknown = not_interpretable(a.only(seeds), b.only(seeds))
+    return MedianRatio(_middle(lows), _middle(highs), interval, len(seeds), unknown)
 
 
 def _range(a: ConvergenceTimes, b: ConvergenceTimes, seed: int) -> tuple[float, float]:

@@ -158,6 +158,21 @@ class ConvergenceTimes:
         return ConvergenceTimes(self.name, times, self.last_epoch, self.diverged & times.keys(), self.resolution)
 
 
+def not_interpretable(a: ConvergenceTimes, b: ConvergenceTimes) -> str:
+    """Said in the place of a ratio of which nothing is known, with the reason.
+
+    >>> never = ConvergenceTimes("full", {0: None, 1: 50, 2: None}, last_epoch=100)
+    >>> not_interpretable(never, never)
+    'not interpretable (never there: 2 and 2 of 3 seeds)'
+    """
+    counts = {
+        "never there": (a.censored_count, b.censored_count),
+        "there at the first evaluation": (a.early_count, b.early_count),
+    }
+    said = [f"{what}: {n} and {m} of {len(a.times)} seeds" for what, (n, m) in counts.items() if n or m]
+    return f"not interpretable ({'; '.join(said)})"
+
+
 @dataclass(frozen=True)
 class LogRank:
     """Chi-square with one degree of freedom, and its p-value."""
