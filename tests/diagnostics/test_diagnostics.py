@@ -219,6 +219,13 @@ def test_rounding_is_no_movement(tokens):
         assert found["exceeded"] == 0.0, pattern.label
 
 
+def test_top_k_s_bound_is_vacuous_by_its_own_measure(model, tokens):
+    """Beyond 1/2 a bound of exchanged keys may say something, as long as it is below 1/Delta."""
+    found = pooled("stability_ratio", Probe.of_model(model, tokens).with_pattern(TopK(3)), noise=0.1)
+    assert found["bound"]["q0"] > 0.5
+    assert 0 < found["vacuous"] < 1
+
+
 def test_weight_norms_by_hand(model, tokens):
     found = diagnostics.get("weight_norms").measure(Probe.of_model(model, tokens))
     block = model.blocks[0]

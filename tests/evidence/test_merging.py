@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -15,7 +16,7 @@ from semfocus.lab.missing import missing
 from semfocus.lab.results import Results
 from semfocus.lab.store import Manifest, Store
 from semfocus.report.page import build
-from semfocus.training.files import StorageError
+from semfocus.training.files import StorageError, write_json
 from semfocus.training.locks import locked_folder
 
 
@@ -177,6 +178,31 @@ def test_a_later_plan_keeps_its_seeds_whichever_is_added_last(store):
     both = merged_manifest(early, late)
     for again in (both, merged_manifest(late, early), merged_manifest(both, early)):
         assert (again["seeds"], again["created"]) == (late["seeds"], late["created"])
+
+
+def test_a_plan_made_again_is_as_late_as_that(store):
+    """Joined with its repetition a plan keeps its first date, and yet none made in between takes its place."""
+    plain = store.manifest("quick").to_dict() | {"complete": False}
+    arm = plain["arms"][0]
+    others = [{**arm, "config": {**arm["config"], "seed": 7}}, *plain["arms"][1:]]
+    first, third = ({**plain, "created": f"2026-01-0{day}T00:00:00+00:00"} for day in (1, 3))
+    second = {**plain, "arms": others, "seeds": plain["seeds"] + 2, "created": "2026-01-02T00:00:00+00:00"}
+    for one, two, three in permutations((first, second, third)):
+        both = merged_manifest(merged_manifest(one, two), three)
+        assert (both["seeds"], both["arms"][0]["config"]) == (plain["seeds"], arm["config"])
+
+
+def test_arms_that_another_process_added_keep_their_dates(store):
+    """Two processes plan the same question; the first one's follow-up has a date of its own."""
+    now = store.manifest("quick")
+    begun = replace(now, arms=now.arms[:-1], created="2020-01-01T00:00:00+00:00")
+    store.manifest_path("quick").unlink()
+    store.write(begun)
+    written = json.loads(store.manifest_path("quick").read_text())
+    last = now.to_dict()["arms"][-1] | {"planned": "2020-02-01T00:00:00+00:00"}
+    write_json(store.manifest_path("quick"), {**written, "arms": [*written["arms"], last]})
+    store.write(begun)
+    assert json.loads(store.manifest_path("quick").read_text())["arms"][-1]["planned"] == last["planned"]
 
 
 def test_a_full_disk_leaves_the_folder_as_it_was(store, tmp_path, monkeypatch):

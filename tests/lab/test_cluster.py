@@ -78,3 +78,6 @@ def test_runs_that_did_not_come_back_are_named(tmp_path, monkeypatch):
     assert f"{configs[1].hash} (top_k(k=3), seed 1), " in said
     assert configs[3].hash not in said
     assert ", 2 more; " in said
+    driver.stopping = lambda: True
+    with pytest.raises(KeyboardInterrupt):  # nobody waited for them
+        driver.run(configs)

@@ -32,8 +32,6 @@ def test_a_run_is_known_by_the_content_of_its_text(tiny):
         ({"text": {"tokenizer": "words"}}, "text.tokenizer is 'words'"),
         ({"text": {"megabytes": 0.0}}, "text.megabytes is 0.0"),
         ({"optimiser": {"learning_rate": -1.0}}, "optimiser.learning_rate is -1.0"),
-        ({"optimiser": {"warm_up": 0.96}}, "optimiser.warm_up is 0.96; of 20 steps it leaves 1, and the rate needs 2"),
-        ({"optimiser": {"warm_up": 0.99}}, "it must be at most 0.9"),
         ({"train": {"tokens": 100}}, "train.tokens is 100; 4 epochs need at least 256"),
         ({"train": {"heldout": 10}}, "train.heldout is 10; one batch has 64 tokens"),
         ({"train": {"parallel": "dpp"}}, "train.parallel is 'dpp'; did you mean 'ddp'"),

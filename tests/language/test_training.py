@@ -10,7 +10,8 @@ import torch
 
 import semfocus
 from semfocus import Banded, Full, RandomK, TopK
-from semfocus.language.data import Batches, text_of
+from semfocus.language.data import Batches, refuse_to_plan, text_of
+from semfocus.language.decoder import Decoder
 from semfocus.language.load import load_decoder
 from semfocus.language.run import LanguageRun
 from semfocus.language.schedule import rate
@@ -192,8 +193,56 @@ def test_attention_is_measured_on_as_many_sequences_as_asked(tiny, tmp_path):
 
     assert measured(4) == pytest.approx(measured(8), rel=1e-5)
     assert measured(4)[0] == 7 * 2 * 2 * 16  # sequences, layers, heads, queries
-    with pytest.raises(ConfigError, match=r"train.diagnose is 9; 8 validation sequences are evaluated, so ask for 8 "):
-        text_of(tiny(train={"diagnose": 9}))
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"train": {"diagnose": 9}}, r"train.diagnose is 9; 8 validation sequences are evaluated, so ask for 8 "),
+        ({"optimiser": {"warm_up": 0.96}}, r"warm_up is 0.96; of 20 steps it leaves 1, and the rate needs 2"),
+        ({"optimiser": {"warm_up": 0.99}}, r"it must be at most 0.9"),
+    ],
+)
+def test_what_is_not_planned_any_more_is_trained_all_the_same(tiny, tmp_path, sections, says):
+    config = tiny(**sections)
+    for tokens in (text_of(config), None):
+        with pytest.raises(ConfigError, match=says):
+            refuse_to_plan(config, tokens)
+    rows = train(config, tmp_path).metrics()
+    assert rows[0]["diagnostics"]["entropy"]["count"] == min(config.train.diagnose, 8) * 2 * 2 * 16
+    assert len(rows) == config.train.epochs + 1
+
+
+def test_every_step_and_every_validation_batch_draws_anew(tiny, tmp_path, monkeypatch):
+    """A random pattern's keys depend on the step; an evaluation draws the same each time."""
+    config, drawn, noise = tiny(pattern=RandomK(3)), [], Decoder._noise
+
+    def watched(self, step, rows):
+        drawn.append((self.training, int(step)))
+        return noise(self, step, rows)
+
+    monkeypatch.setattr(Decoder, "_noise", watched)
+    train(config, tmp_path)
+    assert [step for training, step in drawn if training] == [0, *range(config.steps)]  # the first one warms up
+    assert {step for training, step in drawn if not training} == {0, 1}
+
+
+def test_attention_is_measured_on_the_keys_that_an_evaluation_draws(tiny, tmp_path, monkeypatch):
+    """A sequence has the same batch and row in both."""
+    config, drawn, noise = tiny(pattern=RandomK(3), train={"diagnose": 7}), [], Decoder._noise
+
+    def watched(self, step, rows):
+        drawn.append((int(step), rows.tolist()))
+        return noise(self, step, rows)
+
+    monkeypatch.setattr(Decoder, "_noise", watched)
+    run = LanguageRun(config, text_of(config), tmp_path, CPU, LanguageTrainer(tmp_path).place, 1)
+    drawn.clear()
+    run.evaluate()
+    evaluated = drawn.copy()
+    drawn.clear()
+    run._diagnosed()
+    assert drawn == evaluated == [(0, [0, 1, 2, 3]), (1, [0, 1, 2, 3])]
 
 
 def test_half_precision_trains(tiny, tmp_path):
@@ -222,10 +271,10 @@ def test_attention_on_more_sequences_than_there_are_and_the_advice_on_it(tiny, t
     path.write_text("a short line\n" * 250)
     shape = {"corpus": str(path), "train": {"diagnose": 99, "heldout": 64}}
     with pytest.raises(ConfigError, match=r"so ask for 4 or fewer, or raise train.heldout"):
-        text_of(tiny(**shape))
+        refuse_to_plan(tiny(**shape), text_of(tiny(**shape)))
     shape["train"]["heldout"] = 10_000  # it is the text that is short
     with pytest.raises(ConfigError, match=r"so ask for 16 or fewer, or raise text.megabytes or give a longer corpus"):
-        text_of(tiny(**shape))
+        refuse_to_plan(tiny(**shape), text_of(tiny(**shape)))
 
 
 def test_another_text_than_planned_is_refused(tiny, tmp_path):

@@ -404,6 +404,17 @@ def test_a_study_of_before_that_was_refused_goes_on(treebank, tmp_path):
     assert execute(STUDY, question, tmp_path / "lab", pretended, print, resumed=manifest).manifest.arms == manifest.arms
 
 
+def test_chosen_runs_of_before_go_on_with_what_is_refused_now(text, tmp_path):
+    table = 'train={"batch": 2, "tokens": 4096, "epochs": 2, "heldout": 2048}'
+    plain = execute(STUDY, ask(STUDY, "smoke", 1, [f"corpus={text}"]), tmp_path / "lab", pretended, print).manifest
+    question = replace(plain.question, overrides=(*plain.question.overrides, table))
+    with pytest.raises(ConfigError, match="train cannot be replaced as a whole"):
+        plan(STUDY, question)
+    manifest = replace(plain, question=question)
+    again = execute(STUDY, question, tmp_path / "lab", lambda store, configs: None, print, resumed=manifest)
+    assert again.manifest.arms == plain.arms
+
+
 def test_a_hash_of_other_files_is_refused(treebank):
     with pytest.raises(ConfigError, match=r"task.options.sha256 is abc; the text is another one now"):
         plan(STUDY, ask(STUDY, "ptb", None, [*treebank, "task.options.sha256=abc"]))

@@ -1,5 +1,6 @@
 """Where text comes from: files of the user's, and packages that are wholly on one side of the split."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_the_text_is_as_long_as_asked_and_no_package_takes_more_than_its_share(p
     made = of_packages(packages, 0.008)
     assert len(made.train) + len(made.heldout) == 8000
     assert (made.train + made.heldout).count("z") < 1200
+
+
+def test_a_short_file_takes_no_more_memory_than_it_has(tmp_path):
+    (tmp_path / "short.txt").write_text("some words\n" * 100)
+    tracemalloc.start()
+    made = of_file(tmp_path / "short.txt", 1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(made.train) + len(made.heldout) == 1100
+    assert peak < 1_000_000
 
 
 def test_this_machine_has_enough_sources():

@@ -185,6 +185,21 @@ def test_heads_that_agree_move_as_far_as_their_bound(heads):
         return np.linalg.norm(x, axis=0).sum()
 
     each = float(lambda_x(2 * xi_s(0.0, length), v, 0.0, 1.0, length, length, 1.0))
-    bound = block_constant([each] * heads, spectral(output), 0.0, 0.0, (1.0, 1.0))
+    bound = block_constant([each] * heads, [1.0] * heads, 0.0, 0.0, (1.0, 1.0))
+    assert bound <= block_constant([each] * heads, spectral(output), 0.0, 0.0, (1.0, 1.0)) + 1e-9
     assert size(block(moved) - block(x)) == pytest.approx(bound * size(moved - x))
     assert objective_constant([3.0, 4.0], 1.0, 1.0, [2.0], 1.0) == pytest.approx(math.sqrt(2) * 5 * 2)
+
+
+def test_heads_that_move_different_tokens_add_up():
+    """Each query looks at one key: the first head at its own, the second at the next one, coordinates swapped."""
+    d = length = 2
+    output = np.block([[1.0, 0, 0, 0], [0, 0, 0, 1.0]])  # of the first head coordinate 1, of the second coordinate 2
+    x, step = np.zeros((d, length)), np.array([[1.0, 0.0], [0.0, 0.0]])  # token 1 moves along coordinate 1
+
+    def block(x):
+        return x + output @ np.concatenate([x, np.roll(x, 1, axis=1)[::-1]])
+
+    moved = np.linalg.norm(block(x + step) - block(x), axis=0).sum()
+    assert moved == pytest.approx(3.0)
+    assert block_constant([1.0, 1.0], spectral(output), 0.0, 0.0, (1.0, 1.0)) == pytest.approx(moved)

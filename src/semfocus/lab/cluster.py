@@ -214,6 +214,8 @@ class Driver:
         end = time.monotonic() + LATE
         while (lost := self._unfinished(wanted)) and time.monotonic() < end and not self.stopping():
             time.sleep(POLL_EVERY)
+        if lost and self.stopping():
+            raise KeyboardInterrupt
         if lost:
             named = [f"{run} ({config.pattern.label}, seed {config.seed})" for run, config in lost.items()]
             more = [f"{len(named) - NAMED} more"] if len(named) > NAMED else []

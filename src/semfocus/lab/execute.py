@@ -43,10 +43,10 @@ def ask(study: Study, size: str, seeds: int | None, overrides: Sequence[str], pl
 def plan(study: Study, question: Question) -> Manifest:
     """The runs that can be named before anything has run, with the overrides applied."""
     arms = _laid_over(study, question, listed_arms(study, "runs", study.runs(question.size)))
-    manifest = _manifest(study, question, arms)
     # Before hours of training, not after.
     later = _laid_over(study, question, listed_arms(study, "foreseen", study.foreseen(question.size)))
     check_arms(study, (*arms, *later))
+    manifest = Manifest(question, tuple(arms))
     _check_names(
         study, listed(study, "claims", study.claims(Results(Store(Path(), study.name), manifest)), Claim), arms
     )
@@ -62,13 +62,10 @@ def _laid_over(study: Study, question: Question, arms: Sequence[Arm]) -> list[Ar
 
 def _as_planned(manifest: Manifest) -> Question:
     """The question, with its text where it was found at the start: it may be resumed from another folder."""
-    found = [
-        f"corpus={json.dumps(arm.config.corpus)}" for arm in manifest.arms if isinstance(arm.config, LanguageConfig)
-    ]
+    corpus = next((arm.config.corpus for arm in manifest.arms if isinstance(arm.config, LanguageConfig)), "")
     asked = manifest.question.overrides
-    return replace(
-        manifest.question, overrides=tuple(found[0] if parse(text)[0] == ("corpus",) else text for text in asked)
-    )
+    found = (f"corpus={json.dumps(corpus)}" if parse(text)[0] == ("corpus",) else text for text in asked)
+    return replace(manifest.question, overrides=tuple(found))
 
 
 def _check_names(study: Study, claims: Sequence[Claim], arms: Sequence[Arm]) -> None:
@@ -88,11 +85,6 @@ def _check_names(study: Study, claims: Sequence[Claim], arms: Sequence[Arm]) -> 
                 if label not in panels[one.panel]:
                     nearest = suggestion(label, panels[one.panel])
                     raise ConfigError(f"claim {claim.id!r} names arm {label!r} of panel {one.panel!r}; {nearest}")
-
-
-def _manifest(study: Study, question: Question, arms: Sequence[Arm]) -> Manifest:
-    check_arms(study, arms)
-    return Manifest(question, tuple(arms))
 
 
 def execute(
@@ -122,15 +114,18 @@ def execute(
     _train(store, now, train, say, weights)
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
-    found = _laid_over(study, _as_planned(manifest), listed_arms(study, "follow_up", follow_ups))
+    found = listed_arms(study, "follow_up", follow_ups)
     known = {(arm.panel, arm.label): arm for arm in manifest.arms}
-    more = [arm for arm in found if (arm.panel, arm.label) not in known]
+    # Those that are planned already stay as they are, also where their overrides would be refused today.
+    new = [arm for arm in found if (arm.panel, arm.label) not in known]
+    more = _laid_over(study, _as_planned(manifest), new)
     if more:
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
         check_arms(study, (*manifest.arms, *more))
         manifest = store.write(manifest, more)
     # What was chosen before stays chosen, and may have been interrupted.
-    chosen = tuple(known.get((arm.panel, arm.label), arm) for arm in found)
+    known |= {(arm.panel, arm.label): arm for arm in more}
+    chosen = tuple(known[arm.panel, arm.label] for arm in found)
     rest = replace(part, only=()).of(replace(manifest, arms=chosen))
     if any(run.summary is None for _, run in Results(store, rest).every_run()):
         _train(store, rest, train, say, weights)

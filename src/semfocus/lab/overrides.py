@@ -68,7 +68,8 @@ def _refuse_table(path: tuple[str, ...], old: Any, new: Any) -> None:
     """The fields that a table leaves out would silently have their defaults; a pattern's are not to be mixed."""
     if len(path) == 1 and path != ("pattern",) and isinstance(old, dict) and isinstance(new, dict):
         one, value = next(iter((new or old).items()))
-        raise ConfigError(f"{path[0]} cannot be replaced as a whole; override its fields: {path[0]}.{one}={value}")
+        example = f"{path[0]}.{one}={json.dumps(value)}"
+        raise ConfigError(f"{path[0]} cannot be replaced as a whole; override its fields: {example}")
 
 
 def _refuse_fixed(study: Study, size: str, path: tuple[str, ...]) -> None:

@@ -225,7 +225,7 @@ def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str,
     date of its own where it was planned at another time than the whole.
     """
     before = {(arm["panel"], arm["label"]): arm for arm in map(_dated(old), old["arms"])}
-    dates = str(old["created"]), str(new["created"])
+    dates = _last_plan(old), _last_plan(new)
     new_is_later = dates[1] >= dates[0]
     later = new if new_is_later else old
     agree = all(old.get(name) == new.get(name) for name in PLANNED)
@@ -241,7 +241,7 @@ def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str,
     complete |= agree and bool(old.get("complete")) and len(arms) == len(old["arms"])
     lasting = {(arm["panel"], arm["label"]): arm["config"] for arm in later["arms"]}
     mixed = not agree and any(lasting.get((arm["panel"], arm["label"])) != arm["config"] for arm in arms)
-    created = min(dates) if agree else max(dates)
+    created = min(str(old["created"]), str(new["created"])) if agree else max(dates)
     return {
         **new,
         **{name: later[name] for name in PLANNED if name in later},
@@ -249,6 +249,11 @@ def merged_manifest(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str,
         "complete": complete and not before and not mixed,
         "arms": [_without_date(arm, created) for arm in (*arms, *before.values())],
     }
+
+
+def _last_plan(manifest: Mapping[str, Any]) -> str:
+    """When the latest of its arms was planned: the manifest's own date is that of the first plan that says the same."""
+    return max(str(manifest["created"]), *(str(arm.get("planned", "")) for arm in manifest["arms"]), "")
 
 
 def _dated(manifest: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

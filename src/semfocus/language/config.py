@@ -135,12 +135,6 @@ class LanguageConfig:
             raise ValueError(f"train.tokens is {self.train.tokens}; {self.train.epochs} epochs need at least {least}")
         if self.train.heldout < self.step_tokens:
             raise ValueError(f"train.heldout is {self.train.heldout}; one batch has {self.step_tokens} tokens")
-        if self.warm_up_steps and self.steps - self.warm_up_steps < FALL:
-            raise ValueError(
-                f"optimiser.warm_up is {self.optimiser.warm_up}; of {self.steps} steps it leaves "
-                f"{self.steps - self.warm_up_steps}, and the rate needs {FALL} to fall in: "
-                f"it must be at most {max(self.steps - FALL, 0) / self.steps:g}"
-            )
 
     @property
     def step_tokens(self) -> int:

@@ -10,7 +10,7 @@ from ..text.corpus import Corpus
 from ..text.tokens import Tokens, prepared
 from ..training.data import batch_order
 from ..training.strict import ConfigError
-from .config import LanguageConfig
+from .config import FALL, LanguageConfig
 
 
 def corpus_of(config: LanguageConfig) -> Corpus:
@@ -31,27 +31,43 @@ def text_of(config: LanguageConfig) -> Tokens:
             f"{most} tokens in sequences of {config.model.context} (raise text.megabytes, give a longer corpus or ask "
             "for fewer)"
         )
-    most = max(len(tokens.heldout) - 1, 0) // config.model.context * config.model.context
+    most = there(config, tokens) * config.model.context
     if most < config.step_tokens:
         raise ConfigError(
             f"train.batch is {config.train.batch}; the validation text is too short for one such batch of "
             f"{config.step_tokens} tokens: it has {most} in sequences of {config.model.context} (raise text.megabytes, "
             "give a longer corpus, or lower train.batch or model.context)"
         )
-    sequences = evaluated(config, tokens)
+    return tokens
+
+
+def refuse_to_plan(config: LanguageConfig, tokens: Tokens | None) -> None:
+    """What is no longer planned; a run of before is trained and read all the same. Tokens None: more than enough."""
+    if config.warm_up_steps and config.steps - config.warm_up_steps < FALL:
+        raise ConfigError(
+            f"optimiser.warm_up is {config.optimiser.warm_up}; of {config.steps} steps it leaves "
+            f"{config.steps - config.warm_up_steps}, and the rate needs {FALL} to fall in: "
+            f"it must be at most {max(config.steps - FALL, 0) / config.steps:g}"
+        )
+    asked = config.train.heldout // config.model.context
+    sequences = evaluated(config, asked if tokens is None else there(config, tokens))
     if config.train.diagnose > sequences:
-        helps = "raise train.heldout" if config.train.heldout < most else "raise text.megabytes or give a longer corpus"
+        longer = tokens is None or asked < there(config, tokens)
+        helps = "raise train.heldout" if longer else "raise text.megabytes or give a longer corpus"
         raise ConfigError(
             f"train.diagnose is {config.train.diagnose}; {sequences} validation sequences are evaluated, so ask for "
             f"{sequences} or fewer, or {helps}"
         )
-    return tokens
 
 
-def evaluated(config: LanguageConfig, tokens: Tokens) -> int:
-    """Validation sequences of an evaluation: whole batches of them."""
-    there = (len(tokens.heldout) - 1) // config.model.context
-    return min(config.train.heldout // config.model.context, there) // config.train.batch * config.train.batch
+def there(config: LanguageConfig, tokens: Tokens) -> int:
+    """Sequences that the validation text has."""
+    return max(len(tokens.heldout) - 1, 0) // config.model.context
+
+
+def evaluated(config: LanguageConfig, sequences: int) -> int:
+    """Of so many validation sequences those of an evaluation: whole batches of them."""
+    return min(config.train.heldout // config.model.context, sequences) // config.train.batch * config.train.batch
 
 
 class Batches:
@@ -65,8 +81,8 @@ class Batches:
         sequences = (len(self.train) - 1) // context
         order = batch_order(torch.tensor([config.seed]), 0, sequences)[0]
         self.order = (order[: config.steps * batch] * context).to(device)  # where each sequence begins
-        there = (len(self.heldout) - 1) // context
-        places = torch.linspace(0, there - 1, evaluated(config, tokens))
+        sequences = there(config, tokens)
+        places = torch.linspace(0, sequences - 1, evaluated(config, sequences))
         self.evaluated = (places.long() * context).to(device)
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:

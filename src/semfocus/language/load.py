@@ -37,7 +37,7 @@ def load_decoder(directory: str | Path, device: torch.device | str = "cpu") -> D
 def _config(path: Path) -> LanguageConfig:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if "task" in data:
+        if isinstance(data, dict) and "task" in data:
             raise StorageError(f"{path.parent} holds a classifier: semfocus.load_run gives it back")
         return LanguageConfig.from_dict(data)
     except ValueError as error:  # syntax, encoding and config errors

@@ -191,7 +191,8 @@ class LanguageRun:
 
         What is random is drawn as in the evaluation, for which a sequence has the same batch and row.
         """
-        batch, wanted = self.config.train.batch, self.config.train.diagnose
+        batch = self.config.train.batch
+        wanted = min(self.config.train.diagnose, len(self.batches.evaluated))
         rows = batch // self.place.world
         own = torch.arange(rows, device=self.device)
 

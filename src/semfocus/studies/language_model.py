@@ -13,7 +13,7 @@ from semfocus.lab.losses import MARGIN, differences, log_ratios, lowest
 from semfocus.lab.results import ArmResult, Results
 from semfocus.lab.study import Arm, Size, Study, joined_patterns, label_of, laid_over
 from semfocus.language.config import LanguageConfig
-from semfocus.language.data import corpus_of, text_of
+from semfocus.language.data import corpus_of, refuse_to_plan, text_of
 from semfocus.patterns.banded import Banded
 from semfocus.patterns.base import Pattern
 from semfocus.patterns.full import Full
@@ -205,8 +205,8 @@ def _with_text(arm: Arm, size: str) -> LanguageConfig:
     found = corpus_of(dataclasses.replace(config, corpus=path))
     text = dataclasses.replace(config.text, sha256=found.sha256)
     settled = dataclasses.replace(config, corpus=path, text=text)
-    if config.text.tokenizer == "bytes" or len(found.train) < SHORT:
-        text_of(settled)
+    cheap = config.text.tokenizer == "bytes" or len(found.train) < SHORT
+    refuse_to_plan(settled, text_of(settled) if cheap else None)
     return settled
 
 

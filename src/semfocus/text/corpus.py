@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import os
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def read_text(path: Path, field: str, characters: int | None = None) -> str:
         if path.exists() and not (path.is_file() or path.is_dir()):  # it may never end, or be read only once
             raise ConfigError(f"{field} is {str(path)!r}; it is not a plain file, write the text into one")
         with path.open("rb") as file:
-            data = file.read(wanted)
+            size = os.fstat(file.fileno()).st_size  # read(n) takes n bytes of memory, however short the file
+            data = file.read(wanted if wanted is None else min(wanted, size))
     except OSError as error:
         raise ConfigError(f"{field} is {str(path)!r}; it cannot be read: {error.strerror or error}") from None
     try:

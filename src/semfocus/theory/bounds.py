@@ -50,12 +50,12 @@ def lambda_x(
 
 
 def block_constant(
-    attention: Numbers, output_norm: float, first_norm: float, second_norm: float, normalisation: Sequence[float]
+    attention: Numbers, output_norm: Numbers, first_norm: float, second_norm: float, normalisation: Sequence[float]
 ) -> float:
     """Our pre-norm block: (1 + ||O|| lambda_X n_1)(1 + ||R|| ||P|| n_2), in the sum of token norms.
 
-    ``attention``: lambda_X, or that of each head; O sees the heads side by side, so theirs count as the root of the
-    sum of their squares.
+    ``attention``: lambda_X, or that of each head; theirs add up, since each may move tokens that the others leave
+    alone. ``output_norm``: ||O||, or that of the columns of O that belong to each head.
 
     ``normalisation`` (n_1, n_2): Lipschitz constants of the two LayerNorms, 1/sqrt(var + eps) at the token of least
     variance. Local: it holds for inputs whose variances are no smaller. Activations are 1-Lipschitz (ReLU), GELU and
@@ -64,10 +64,11 @@ def block_constant(
     >>> block_constant(0.5, 1.0, 2.0, 1.0, (1.0, 1.0))
     4.5
     >>> block_constant([3.0, 4.0], 1.0, 0.0, 0.0, (1.0, 1.0))
-    6.0
+    8.0
     """
     before, after = normalisation
-    return (1.0 + output_norm * _side_by_side(attention) * before) * (1.0 + second_norm * first_norm * after)
+    heads = float(np.sum(np.asarray(output_norm, float) * np.asarray(attention, float)))
+    return (1.0 + heads * before) * (1.0 + second_norm * first_norm * after)
 
 
 def objective_constant(
@@ -79,7 +80,8 @@ def objective_constant(
     ``later_blocks`` their block constants. The mean read-out divides by the number of tokens what the sum over tokens
     multiplies. The gradient of the cross-entropy in its logits has a norm of at most sqrt(2).
     """
-    return math.sqrt(2.0) * read_out_norm * output_norm * _side_by_side(lambda_w) * mlp * math.prod(later_blocks)
+    heads = float(np.linalg.norm(np.atleast_1d(np.asarray(lambda_w, float))))  # of one token, side by side before O
+    return math.sqrt(2.0) * read_out_norm * output_norm * heads * mlp * math.prod(later_blocks)
 
 
 def w_comparison(delta_s: Numbers, delta_h: Numbers, separation: Numbers) -> Floats:
@@ -121,11 +123,6 @@ def regions(
     """
     delta_h, separation = np.asarray(c1, float) * delta_s, np.asarray(c2, float) * delta_s
     return w_comparison(delta_s, delta_h, separation) < 1.0, x_comparison(delta_s, delta_h, separation, beta) < 1.0
-
-
-def _side_by_side(heads: Numbers) -> float:
-    """Of several heads' constants that of all their outputs side by side."""
-    return float(np.linalg.norm(np.atleast_1d(np.asarray(heads, float))))
 
 
 def _dispersion(delta: Numbers) -> Floats:

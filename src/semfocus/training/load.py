@@ -48,5 +48,6 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
 def _of_language(config: Path) -> bool:
     """Language models have a text, classifiers a task."""
     with suppress(OSError, ValueError):  # what is damaged is told by who reads all of it
-        return "text" in json.loads(config.read_text(encoding="utf-8"))
+        data = json.loads(config.read_text(encoding="utf-8"))
+        return isinstance(data, dict) and "text" in data
     return False
