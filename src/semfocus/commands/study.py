@@ -198,16 +198,16 @@ def _verdicts(study: Study, results: Results, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ..lab.claims import in_short
+
     table = Table(title=f"{study.name}, {results.question.size}", title_justify="left")
     for column in ("claim", "statement", "verdict", "evidence"):
         table.add_column(column)
     colours = {"confirmed": "green", "refuted": "red", "no difference": "cyan", "undecided": "yellow"}
     for claim in study.claims(results):
         judged = claim.judge(results)
-        evidence = judged.sentence
-        if len(judged.lines) == 1:
-            line = judged.lines[0]
-            evidence = f"{line.subject}: {line.shown}" + (f" ({line.outcome})" if line.outcome == "impossible" else "")
+        short = in_short(judged) if results.question.size != "smoke" else []
+        evidence = "\n".join(f"{part.word} {part.text}".lstrip() for part in short) or judged.sentence
         table.add_row(
             Text(claim.id), Text(claim.statement), Text(judged.verdict, colours[judged.verdict]), Text(evidence)
         )

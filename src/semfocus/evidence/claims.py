@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..lab.claims import Judged
+from ..lab.claims import Judged, in_short
 from ..lab.missing import missing
 from ..lab.results import Results
 from ..training.environment import short
-from .in_short import in_short
-from .markdown import table
+from .markdown import in_a_cell, table
 from .record import Record
 
 
@@ -84,7 +83,7 @@ class ClaimRow:
     @property
     def ours(self) -> str:
         """The numbers with their intervals, as far as a cell holds them."""
-        return in_short(self.judged) or self.judged.sentence
+        return in_a_cell(in_short(self.judged)) or self.judged.sentence
 
     def plain(self) -> dict[str, Any]:
         return {
@@ -147,25 +146,25 @@ def as_markdown(results: Results, rows: Sequence[ClaimRow], place: Place, lacks:
     """``claims.md``"""
     counts = results.statuses()
     over = counts["finished"] + counts["diverged"]
-    parts = [
+    texts = [
         f"# {results.question.study}, {results.question.name}: claims\n",
         f"{over} of {counts.total()} runs are over ({counts['diverged']} of them diverged). "
         f"Commit {', '.join(place.commits)}; {', '.join(place.devices)}; torch {', '.join(place.torch)}; "
         f"{', '.join(place.precisions)}. Asked by `{results.question.command}`.\n",
     ]
     if lacks:
-        parts += ["Missing:\n", *(f"- {sentence}" for sentence in lacks), ""]
+        texts += ["Missing:\n", *(f"- {sentence}" for sentence in lacks), ""]
     columns = ("claim", "statement", "the paper", "ours (95 % intervals)", "verdict", "seeds", "commit", "hardware")
     where = (", ".join(place.commits), ", ".join(place.devices))
-    parts.append(
+    texts.append(
         table(columns, [(r.id, r.statement, r.paper, r.ours, f"**{r.verdict}**", r.seeds, *where) for r in rows])
     )
     for row in rows:
-        parts += [f"\n## {row.id}\n", f"Refuted by: {row.judged.claim.refuted_by}\n"]
-        parts += [f"- {text}" for text in row.judged.warnings] + [""] * bool(row.judged.warnings)
+        texts += [f"\n## {row.id}\n", f"Refuted by: {row.judged.claim.refuted_by}\n"]
+        texts += [f"- {text}" for text in row.judged.warnings] + [""] * bool(row.judged.warnings)
         word = row.judged.claim.word
         lines = [(line.panel, line.subject, line.shown, word(line.outcome), line.note) for line in row.judged.lines]
-        parts.append(
+        texts.append(
             table(("panel", "comparison", "result", "outcome", "note"), lines) if lines else "Nothing to compare."
         )
-    return "\n".join(parts) + "\n"
+    return "\n".join(texts) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..lab.claims import Part
 from ..training.files import StorageError
 from .compact import read_text, write_text
 
@@ -28,6 +29,11 @@ def cell(value: object) -> str:
     """One line without what would end a cell or begin a tag; ``<br>`` and code stay."""
     text = " ".join(str(value).split()).replace("|", "\\|")
     return text.replace("<", "&lt;").replace("&lt;br>", "<br>")
+
+
+def in_a_cell(found: Iterable[Part]) -> str:
+    """A claim's evidence in short, for a cell."""
+    return "<br>".join(f"*{part.word}* {part.text}" if part.word else part.text for part in found)
 
 
 def marks(name: str) -> tuple[str, str]:

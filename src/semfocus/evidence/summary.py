@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..lab.claims import Line
+from ..lab.claims import Line, listed
 from ..lab.results import Results
 from ..lab.stats import ALPHA, Comparison
 from .claims import ClaimRow, Place
 from .cost import Cost
-from .in_short import listed
-from .markdown import NOTE, table
+from .markdown import NOTE, in_a_cell, table
 from .speed import HERE, TUNED, Kind, Race, shown
 
 Group = Literal["explanation", "paper", "best", "clock", "more"]
@@ -191,7 +190,7 @@ class Summary:
                     (
                         f"Top-k(5) needs less time than full attention, {kind} {ON_THE_CLOCK}",
                         "not asked",
-                        listed(lines),
+                        in_a_cell(listed(lines)),
                         _verdict(
                             verdict,
                             " to ".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1]))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..lab.claims import Judged
+from ..lab.claims import Judged, Part, in_short
 from ..lab.stats import Verdict, seeds_needed
 
 #: A sign beside the word: neither colour nor sign is needed to read a verdict.
@@ -43,6 +43,11 @@ class Card:
     @property
     def folded(self) -> bool:
         return len(self.judged.lines) > SHOWN_LINES
+
+    @property
+    def short(self) -> list[Part]:
+        """The numbers, where the table of all is folded."""
+        return in_short(self.judged) if self.folded else []
 
     @property
     def few_seeds(self) -> str:

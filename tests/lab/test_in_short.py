@@ -1,16 +1,16 @@
-"""A claim's evidence in one cell."""
+"""A claim's evidence in short."""
 
 import dataclasses
 
 import pytest
 
-from semfocus.evidence.in_short import in_short, listed
-from semfocus.lab.claims import Contrast, Faster, Judged, Line, NoConsistentBenefit
+from semfocus.lab.claims import Contrast, Faster, Judged, Line, NoConsistentBenefit, in_short, listed
 from semfocus.lab.stats import ConvergenceTimes, compare
 
 
 def short(*lines, claim=Faster):
-    return in_short(Judged(claim("C1", "statement", ()), "undecided", "", lines)).split("<br>")
+    found = in_short(Judged(claim("C1", "statement", ()), "undecided", "", lines))
+    return [f"*{part.word}* {part.text}" if part.word else part.text for part in found]
 
 
 def line(panel, subject="top-k(5) against full", outcome="confirmed", shown="2.00 (1.50 to 3.00)", seeds=10):
@@ -76,7 +76,8 @@ def test_nothing_is_lost():
 
 
 def test_numbers_without_outcomes():
-    assert listed([line("a", "", shown="1.10"), line("b", "", shown="0.90")]) == "a: 1.10; b: 0.90"
+    (part,) = listed([line("a", "", shown="1.10"), line("b", "", shown="0.90")])
+    assert (part.text, part.word) == ("a: 1.10; b: 0.90", "")
 
 
 def test_a_comparison_that_went_against_a_claim_is_not_called_confirmed():

@@ -1,12 +1,13 @@
-"""A claim's evidence in one cell of a table: what was found, outcome by outcome, in as few words as that takes."""
+"""A claim's evidence in short: what was found, outcome by outcome, in as few words as that takes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..lab.claims import Judged, Line, Outcome
-from ..lab.stats import FEWEST_SEEDS
+from ..stats import FEWEST_SEEDS
+from .base import Judged, Line, Outcome
 
 #: What decides comes first.
 ORDER: tuple[Outcome, ...] = ("refuted", "confirmed", "no difference", "undecided", "impossible", "missing")
@@ -16,7 +17,16 @@ FOCUSED = "top-k(5) "
 NO_INTERVAL = f" (no interval below {FEWEST_SEEDS} seeds)"
 
 
-def in_short(judged: Judged) -> str:
+@dataclass(frozen=True)
+class Part:
+    """What was found with one outcome; without an outcome a remark."""
+
+    text: str
+    outcome: Outcome | None = None
+    word: str = ""  # for the outcome
+
+
+def in_short(judged: Judged) -> list[Part]:
     """
     >>> from semfocus.lab.claims import Faster
     >>> lines = (
@@ -25,18 +35,19 @@ def in_short(judged: Judged) -> str:
     ...     Line("listops", "top-k(5) against full", "1.35 (no interval below 6 seeds)", "undecided", seeds=3),
     ...     Line("parity_check", "top-k(5) against full", "-", "missing"),
     ... )
-    >>> print(*in_short(Judged(Faster("C1", "", ()), "undecided", "", lines)).split("<br>"), sep="\\n")
-    *confirmed* even_pairs: 9.91 (6.78 to 14.36)
-    *undecided* listops: 1.35 (3 seeds)
-    *missing* parity_check
-    (top-k(5) alone; without 1 other comparison)
+    >>> for part in in_short(Judged(Faster("C1", "", ()), "undecided", "", lines)):
+    ...     print(part.word, part.text)
+    confirmed even_pairs: 9.91 (6.78 to 14.36)
+    undecided listops: 1.35 (3 seeds)
+    missing parity_check
+     (top-k(5) alone; without 1 other comparison)
     """
     lines = judged.lines
     focused = [line for line in lines if line.subject.startswith(FOCUSED)]
     shown = focused if any(line.outcome != "missing" for line in focused) else list(lines)
     many = sum(line.outcome != "missing" for line in shown) > NUMBERS
     place = _common_start([line.panel for line in shown])
-    said = [_on(place)] if place else []
+    parts = [_on(place)] if place else []
     for outcome in ORDER:
         found = [line for line in shown if line.outcome == outcome]
         if not found:
@@ -45,20 +56,20 @@ def in_short(judged: Judged) -> str:
             text = _panels(found, shown, place)
         else:
             text = _ranges(found, shown, place) if many else "; ".join(_numbers(found, shown, place))
-        said.append(f"*{judged.claim.word(outcome)}* {text}")
+        parts.append(Part(text, outcome, judged.claim.word(outcome)))
     if rest := len(lines) - len(shown):
-        said.append(f"({FOCUSED.strip()} alone; without {rest} other comparison{'s' * (rest > 1)})")
-    return "<br>".join(said)
+        parts.append(Part(f"({FOCUSED.strip()} alone; without {rest} other comparison{'s' * (rest > 1)})"))
+    return parts
 
 
-def listed(lines: Sequence[Line]) -> str:
+def listed(lines: Sequence[Line]) -> list[Part]:
     """Numbers without their outcomes."""
     place = _common_start([line.panel for line in lines])
-    return "<br>".join([*([_on(place)] if place else []), "; ".join(_numbers(lines, lines, place))])
+    return [*([_on(place)] if place else []), Part("; ".join(_numbers(lines, lines, place)))]
 
 
-def _on(place: str) -> str:
-    return f"On {place.removesuffix(', ')}:"
+def _on(place: str) -> Part:
+    return Part(f"On {place.removesuffix(', ')}:")
 
 
 def _numbers(found: Sequence[Line], among: Sequence[Line], place: str) -> list[str]:
