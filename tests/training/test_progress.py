@@ -43,3 +43,14 @@ def test_progress_in_a_terminal_is_a_live_table(tiny, tmp_path):
     assert "median member" in text
     assert "3/3" in text
     assert "1/1" in text
+
+
+def test_what_will_be_stopped_early_is_over_then(capsys):
+    """A check of a run's first epochs does not tell the time of all of them."""
+    progress = Progress(Console(width=300), until=2)
+    progress.plan(3, 300)
+    for epoch in (1, 2):
+        progress.epoch(epoch, 100, [{"train_loss": 1.0, "heldout_loss": 1.0}], 3)
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "epoch 2/2" in last
+    assert "time left 0:00" in last

@@ -90,7 +90,7 @@ def check_result(options: argparse.Namespace) -> int:
         where = record.environment.get("device", "an unknown device")
         print(f"run {record.run}, {record.status}, stored on {where} at commit {record.environment.get('commit')}")
         print(f"training its first {epochs} epochs again on {device}", flush=True)
-        with Progress(Console()) as progress:
+        with Progress(Console(), until=epochs) as progress:
             found = check(record, options.epochs, device, options.threads, progress)
     print(HEADER)
     for one in found.values:

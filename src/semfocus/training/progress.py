@@ -17,10 +17,13 @@ SHOWN = ("train_loss", "train_accuracy", "heldout_loss", "heldout_accuracy")
 
 
 class Progress:
-    """Follows groups of runs. Use as a context manager; ``console=None`` shows nothing."""
+    """Follows groups of runs. Use as a context manager; ``console=None`` shows nothing.
 
-    def __init__(self, console: Console | None) -> None:
-        self.console = console
+    ``until``: the epoch after which they will be stopped, where that is before their end.
+    """
+
+    def __init__(self, console: Console | None, until: int | None = None) -> None:
+        self.console, self.until = console, until
         self.live: Live | None = None
         self.runs = self.done = 0
         self.begun = self.last_line = self.last_look = time.monotonic()
@@ -39,7 +42,8 @@ class Progress:
 
     def plan(self, runs: int, work: int) -> None:
         """``work``: the sum of the epochs still to train over all runs."""
-        self.runs, self.work, self.worked, self.begun = runs, work, 0, time.monotonic()
+        self.work = work if self.until is None else min(work, runs * self.until)
+        self.runs, self.worked, self.begun = runs, 0, time.monotonic()
 
     def say(self, sentence: str) -> None:
         if self.console is not None:
@@ -53,6 +57,7 @@ class Progress:
     def epoch(self, epoch: int, epochs: int, rows: list[dict[str, Any]], worked: int) -> None:
         """After an epoch of a group: its members' newest metrics, and how much of the work that was."""
         self.worked += worked
+        epochs = epochs if self.until is None else min(epochs, self.until)
         self.newest = (epoch, epochs, rows)
         self._refresh()
         now = time.monotonic()
