@@ -57,9 +57,9 @@ def attend(inputs: Sequence[Tensor], pattern: Pattern, **options: Any) -> Any:
     return attention(q, k, v, pattern, generator=torch.Generator().manual_seed(3), **options)
 
 
-def padding_mask(tokens: int, pattern: Pattern, seed: int = 1) -> Tensor:
+def padding_mask(tokens: int, pattern: Pattern) -> Tensor:
     """bool (b, 1, 1, s): some keys invisible, different ones per example; never all, never a global token."""
-    visible = torch.rand(BATCH, 1, 1, tokens, generator=torch.Generator().manual_seed(seed)) < 0.7
+    visible = torch.rand(BATCH, 1, 1, tokens, generator=torch.Generator().manual_seed(1)) < 0.7
     visible[..., 0] = True
     if pattern.global_tokens:
         visible[..., -pattern.global_tokens :] = True

@@ -141,7 +141,7 @@ def _blocks(p: Problem) -> Iterator[_Block]:
         yield _Block(slice(start, stop), slice(first, last), tail, kept)
 
 
-def _weights(p: Problem, block: _Block, keys: Tensor, scaled: Tensor) -> Tensor:
+def _weights(block: _Block, keys: Tensor, scaled: Tensor) -> Tensor:
     scores = (scaled @ keys.mT).masked_fill(~block.kept, -torch.inf)
     peak = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     exponentials = torch.exp(scores - peak)
@@ -156,7 +156,7 @@ class _Windows(torch.autograd.Function):
         out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         for block in _blocks(p):
             scaled = q[..., block.rows, :].to(p.dtype) * p.scale
-            weights = _weights(p, block, block.take(k, groups), scaled)
+            weights = _weights(block, block.take(k, groups), scaled)
             out[..., block.rows, :] = (weights @ block.take(v, groups)).to(out.dtype)
         return out
 
@@ -176,7 +176,7 @@ def _gradients(p: Problem, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     for block in _blocks(p):
         scaled = q[..., block.rows, :].to(p.dtype) * p.scale
         keys, change = block.take(k, groups), d_out[..., block.rows, :].to(p.dtype)
-        weights = _weights(p, block, keys, scaled)
+        weights = _weights(block, keys, scaled)
         d_weights = change @ block.take(v, groups).mT
         d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdim=True))
         dq[..., block.rows, :] = ((d_scores @ keys) * p.scale).to(q.dtype)

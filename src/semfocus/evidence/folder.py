@@ -21,8 +21,6 @@ from .record import COLUMNS, GRADIENT, PROBE_COLUMNS, Record, merged, record_of,
 MANIFEST, CLOCK = "manifest.json.gz", "clock.json"
 RUNS, CURVES, DIAGNOSTICS = "runs.jsonl.gz", "curves.csv.gz", "diagnostics.jsonl.gz"
 MEASURED, PROBES = "measured.jsonl.gz", "probes.csv.gz"
-#: What ``build`` reads; all else in a folder is built.
-DATA = (MANIFEST, CLOCK, RUNS, CURVES, DIAGNOSTICS, MEASURED, PROBES)
 
 
 @dataclass

@@ -41,6 +41,8 @@ RASTER_BELOW = 0.0
 TITLE_AT = -0.13
 #: Letters of one that fit above a plot of the usual width.
 LONGEST_TITLE = 48
+#: Width and height of a legend's piece of line; ``parts.html.jinja`` draws a box of that size around it.
+SWATCH = 30, 12
 
 LOOK: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
@@ -156,9 +158,10 @@ def themed(style: str) -> str:
     return re.sub(r"#[0-9a-f]{6}", lambda found: VARIABLES.get(found[0], found[0]), style)
 
 
-def swatch(style: ArmStyle, width: float = 30, height: float = 12) -> str:
+def swatch(style: ArmStyle) -> str:
     """A piece of an arm's line with its marker, as SVG elements around the middle of a box."""
     dash = f' stroke-dasharray="{" ".join(str(d * style.weight) for d in style.dash)}"' if style.dash else ""
+    width, height = SWATCH
     line = (
         f'<path d="M 1 {height / 2} H {width - 1}" style="stroke: {style.colour}" stroke-width="{style.weight}"{dash}/>'
     )
