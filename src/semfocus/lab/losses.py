@@ -37,8 +37,8 @@ def log_ratio(a: Run, b: Run, x: str, column: str = "heldout_loss") -> float | N
     """log(T_b / T_a), below 0 where b is first; None where one of them is not over, or broke."""
     if a.status != "finished" or b.status != "finished":
         return None
-    lowest = [min(row[column] for row in run.rows if row.get(column) is not None) for run in (a, b)]
-    times = [reached(run.rows, max(lowest), x, column) for run in (a, b)]
+    best = [min(row[column] for row in run.rows if row.get(column) is not None) for run in (a, b)]
+    times = [reached(run.rows, max(best), x, column) for run in (a, b)]
     return None if not times[0] or not times[1] else math.log(times[1] / times[0])
 
 
@@ -49,14 +49,14 @@ def log_ratios(a: ArmResult, b: ArmResult, x: str, column: str = "heldout_loss")
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def lowest(arm: ArmResult, column: str = "heldout_loss") -> dict[int, float]:
-    """The lowest value of each seed that did not break."""
-    sound = arm.finished
-    known = {run.seed: [row[column] for row in run.rows if row.get(column) is not None] for run in sound}
+def lowest(arm: ArmResult) -> dict[int, float]:
+    """The lowest held-out loss of each seed that did not break."""
+    losses = {run.seed: [row.get("heldout_loss") for row in run.rows] for run in arm.finished}
+    known = {seed: [loss for loss in values if loss is not None] for seed, values in losses.items()}
     return {seed: min(values) for seed, values in known.items() if values}
 
 
-def differences(a: ArmResult, b: ArmResult, column: str = "heldout_loss") -> dict[int, float]:
-    """b's lowest value minus a's, per seed."""
-    ours, theirs = lowest(a, column), lowest(b, column)
+def differences(a: ArmResult, b: ArmResult) -> dict[int, float]:
+    """b's lowest held-out loss minus a's, per seed."""
+    ours, theirs = lowest(a), lowest(b)
     return {seed: theirs[seed] - ours[seed] for seed in ours if seed in theirs}

@@ -36,8 +36,8 @@ def measure_runs(
             say(f"measured {number} of {len(waiting)}")
 
 
-def probe_of(run: Run, examples: int, device: str = "cpu", split: str = "train", *, untrained: bool = False) -> Probe:
-    """A probe of a run's model on the first examples of one of its own splits, with their targets.
+def probe_of(run: Run, examples: int, device: str = "cpu", *, untrained: bool = False) -> Probe:
+    """A probe of a run's model on its own first training examples, with their targets.
 
     ``untrained``: as it was at initialisation, which its config and seed determine.
     """
@@ -46,7 +46,7 @@ def probe_of(run: Run, examples: int, device: str = "cpu", split: str = "train",
         model = Transformer(config.model_config(), config.pattern, config.seed, device=device)
     else:
         model = load_run(run.directory.path, device)
-    data = resident([config], torch.device(device))[split]
+    data = resident([config], torch.device(device))["train"]
     first = torch.arange(min(examples, data.examples), device=device)[None]
     tokens, targets, _ = data.take(first)  # (1, b, t), (1, b, outputs)
     return Probe.of_model(model, tokens[0], targets=targets[0])

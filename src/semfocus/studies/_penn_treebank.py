@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from semfocus.lab.claims import Below, Case, Claim, Judged
+from semfocus.lab.claims import Below, Case, Claim
 from semfocus.lab.losses import MARGIN, differences, log_ratios
 from semfocus.lab.results import Results
 from semfocus.lab.study import Arm, arm, laid_over
@@ -134,7 +134,7 @@ def sections(results: Results) -> list[Section]:
     return [Section("Held-out loss", text, figures), Section("At the end", losses.END.format(alpha=5), tables)]
 
 
-def standard_sections(results: Results, judged: Sequence[Judged]) -> list[Section]:
+def standard_sections(results: Results) -> list[Section]:
     return [
         curves.section(results, styles_of(results.arms)),
         losses.runs(results),

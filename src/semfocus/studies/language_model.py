@@ -148,7 +148,7 @@ class LanguageModel(Study):
 
     def standard_sections(self, results: Results, judged: Sequence[Judged]) -> list[Section]:
         if results.question.size == "ptb":
-            return _penn_treebank.standard_sections(results, judged)
+            return _penn_treebank.standard_sections(results)
         return [losses.runs(results), record.configuration(results), record.environments(results), losses.methods()]
 
 
