@@ -10,19 +10,16 @@ width = 320
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..patterns import Pattern
 from ..patterns.full import Full
-from ..registry import sources, suggestion
+from ..registry import sources
 from ..text.tokens import BYTES
-from ..training.protocol import read_pattern
-from ..training.strict import ConfigError, build
+from ..training.protocol import plain_data, read_pattern, run_name
+from ..training.strict import at_least, build, refuse_unknown
 
 #: Steps after a warm-up: the first has the largest rate, the last a tenth of it.
 FALL = 2
@@ -58,9 +55,7 @@ class DecoderConfig:
     attention_scale: float = 1.0  # multiplies the scores before selection and softmax
 
     def __post_init__(self) -> None:
-        for name, low in (("width", 2), ("blocks", 1), ("heads", 1), ("mlp_width", 0), ("context", 2)):
-            if getattr(self, name) < low:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {low}")
+        at_least(self, width=2, blocks=1, heads=1, mlp_width=0, context=2)
         if self.width % self.heads or self.width // self.heads % 2:
             raise ValueError(f"heads is {self.heads}; it must divide the width, {self.width}, into even parts")
         if not 0.0 < self.attention_scale < float("inf"):
@@ -107,9 +102,7 @@ class PassConfig:
     parallel: Literal["ddp", "fsdp"] = "ddp"  # how several processes share a model
 
     def __post_init__(self) -> None:
-        for name, low in (("tokens", 1), ("batch", 1), ("epochs", 1), ("heldout", 1), ("diagnose", 0)):
-            if getattr(self, name) < low:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {low}")
+        at_least(self, tokens=1, batch=1, epochs=1, heldout=1, diagnose=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +159,7 @@ class LanguageConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``from_dict`` reads back as an equal config."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain = {k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in data.items()}  # type: ignore[arg-type]
-        plain["pattern"] = {"name": self.pattern.name, **plain["pattern"]}
-        return plain
+        return plain_data(self)
 
     @property
     def hash(self) -> str:
@@ -177,13 +167,9 @@ class LanguageConfig:
         plain = self.to_dict() | sources(type(self.pattern))
         if self.text.sha256:
             plain["corpus"] = ""
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return run_name(plain)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> LanguageConfig:
-        known = [f.name for f in dataclasses.fields(LanguageConfig)]
-        for key in data:
-            if key not in known:
-                raise ConfigError(f"unknown field {key!r}; {suggestion(key, known)}")
+        refuse_unknown(LanguageConfig, data)
         return build(LanguageConfig, {**data, "pattern": read_pattern(data.get("pattern", {"name": "full"}))})

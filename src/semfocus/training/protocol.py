@@ -28,7 +28,7 @@ from ..model.config import ModelConfig, ModelOptions
 from ..patterns import Pattern
 from ..registry import sources, suggestion
 from ..tasks import Task
-from .strict import ConfigError, build, laid_over
+from .strict import ConfigError, at_least, build, laid_over, refuse_unknown
 
 PRESETS = ("default", "paper")
 #: A task that is made from a user's text files. It is not in the registry: no rule solves it.
@@ -58,13 +58,6 @@ RECIPES = {
     "cycle_navigation": dataclasses.replace(NNCH, epochs=750),
     "parity_check": dataclasses.replace(NNCH, epochs=1000),
 }
-
-
-def _at_least(section: object, **lows: float) -> None:
-    for name, low in lows.items():
-        value = getattr(section, name)
-        if not value >= low:
-            raise ValueError(f"{name} is {value!r}; it must be at least {low}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +97,7 @@ class OptimiserConfig:
     clip: float = 0.5  # largest global norm of a model's gradient; 0: no clipping
 
     def __post_init__(self) -> None:
-        _at_least(self, clip=0.0)
+        at_least(self, clip=0.0)
         if not 0.0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate is {self.learning_rate!r}; it must be positive and finite")
         if not 0.0 < self.decay <= 1.0:
@@ -124,11 +117,11 @@ class DataConfig:
     twin: int = 0  # n > 0: the n-th training example is replaced by another; 0: none
 
     def __post_init__(self) -> None:
-        _at_least(self, train=1, heldout=1, test=0, pad_multiple=1, twin=0)
+        at_least(self, train=1, heldout=1, test=0, pad_multiple=1, twin=0)
         if self.twin > self.train:
             raise ValueError(f"twin is {self.twin}; it must be at most train, {self.train}")
         if self.seed is not None:
-            _at_least(self, seed=0)
+            at_least(self, seed=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +139,8 @@ class TrainConfig:
     keep_weights_every: int = 0  # epochs between snapshots of the weights, first and last included; 0: none
 
     def __post_init__(self) -> None:
-        _at_least(self, epochs=0, batch=1, eval_every=1, probe_every=0, probe_epochs=0, probe_examples=1)
-        _at_least(self, diagnose_every=0, diagnose_examples=1, keep_weights_every=0)
+        at_least(self, epochs=0, batch=1, eval_every=1, probe_every=0, probe_epochs=0, probe_examples=1)
+        at_least(self, diagnose_every=0, diagnose_examples=1, keep_weights_every=0)
         if self.diagnose_every % self.eval_every:
             raise ValueError(
                 f"diagnose_every is {self.diagnose_every}; it must be a multiple of eval_every, {self.eval_every}"
@@ -192,17 +185,12 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``from_dict`` reads back as an equal config."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain = {k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in data.items()}  # type: ignore[arg-type]
-        plain["pattern"] = {"name": self.pattern.name, **plain["pattern"]}
-        return plain
+        return plain_data(self)
 
     @property
     def hash(self) -> str:
         """The name of the run: equal configs, equal names. A user's pattern or task is known by its source, too."""
-        plain = self.to_dict() | sources(type(self.pattern), type(self.task.make()))
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return run_name(self.to_dict() | sources(type(self.pattern), type(self.task.make())))
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> RunConfig:
@@ -210,10 +198,7 @@ class RunConfig:
         if not isinstance(data, Mapping):
             raise ConfigError(f"the config is {data!r}; it must be a table")
         given = {key: value for key, value in data.items() if key != "preset"}
-        known = [f.name for f in dataclasses.fields(RunConfig)]
-        for key in given:
-            if key not in known:
-                raise ConfigError(f"unknown field {key!r}; {suggestion(key, [*known, 'preset'])}")
+        refuse_unknown(RunConfig, given, "preset")
         preset = data.get("preset", "default")
         if preset not in PRESETS:
             raise ConfigError(f"preset is {preset!r}; {suggestion(preset, PRESETS)}")
@@ -235,6 +220,20 @@ class RunConfig:
             raise ConfigError(f"{path}: {error}") from None
 
 
+def plain_data(config: Any) -> dict[str, Any]:
+    """The config of a run of any kind as tables, its pattern with its name."""
+    data = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    plain = {k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in data.items()}  # type: ignore[arg-type]
+    plain["pattern"] = {"name": config.pattern.name, **plain["pattern"]}
+    return plain
+
+
+def run_name(plain: Mapping[str, Any]) -> str:
+    """What a run is called by everything that it is known by."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def paper(task: str | Mapping[str, Any], pattern: Pattern, seed: int = 0, **sections: Any) -> RunConfig:
     """The paper's run of a pattern on a task: ``paper("even_pairs", TopK(5), seed=3, precision="tf32")``.
 
@@ -247,9 +246,7 @@ def paper(task: str | Mapping[str, Any], pattern: Pattern, seed: int = 0, **sect
 def _task_name(data: Mapping[str, Any]) -> str:
     task = data.get("task")
     name = task.get("name") if isinstance(task, Mapping) else None
-    if not isinstance(name, str):
-        raise ConfigError(f"task.name is {name!r}; {suggestion(name, tasks.names())}")
-    if name not in (TEXT_TASK, *tasks.names()):
+    if not isinstance(name, str) or name not in (TEXT_TASK, *tasks.names()):
         raise ConfigError(f"task.name is {name!r}; {suggestion(name, tasks.names())}")
     return name
 

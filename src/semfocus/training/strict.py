@@ -22,6 +22,22 @@ class ConfigError(ValueError):
     """A mistake in a config. The message is one sentence for its author."""
 
 
+def at_least(section: object, **lows: float) -> None:
+    """Refuses fields below their least values."""
+    for name, low in lows.items():
+        value = getattr(section, name)
+        if not value >= low:
+            raise ValueError(f"{name} is {value!r}; it must be at least {low}")
+
+
+def refuse_unknown(cls: type, data: Mapping[str, Any], *more: str) -> None:
+    """Refuses keys that are neither fields of a dataclass nor among ``more``."""
+    known = [f.name for f in dataclasses.fields(cls)]
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"unknown field {key!r}; {suggestion(key, [*known, *more])}")
+
+
 def laid_over(base: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
     """Tables merged, the later ones on top, one level deep: what ``RunConfig.from_dict`` takes.
 
