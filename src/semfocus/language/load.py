@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 
 from ..training.files import StorageError, explained
+from ..training.run_directory import WEIGHTS, load_weights
 from .config import LanguageConfig
 from .decoder import Decoder
 
@@ -21,16 +20,12 @@ def load_decoder(directory: str | Path, device: torch.device | str = "cpu") -> D
     logits = model(tokens)  # tokens (b, t) -> (b, t, vocabulary)
     """
     path = Path(directory)
-    if not (path / "weights.safetensors").is_file():
+    if not (path / WEIGHTS).is_file():
         raise StorageError(f"{path} holds no weights; train the run to its end with train.keep_weights=true")
     with explained(path, "read"):
         config = _config(path / "config.json")
-        data = (path / "weights.safetensors").read_bytes()
     model = Decoder(config.model, config.text.vocabulary, config.pattern, config.seed).to(device)
-    try:
-        model.load_state_dict(safetensors.torch.load(data))
-    except (SafetensorError, RuntimeError, KeyError) as error:
-        raise StorageError(f"{path / 'weights.safetensors'} does not fit its config.json ({error})") from None
+    load_weights(model, path)
     return model.eval()
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ..extras import needed
 from ..model import Transformer
-from .files import StorageError, explained
+from .files import StorageError
 
 
 def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Transformer:
@@ -20,10 +20,7 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
     logits = model(tokens)  # tokens (b, t) -> (1, b, outputs, classes)
     """
     with needed("load_run", "lab"):  # here and not above: the library itself must import without it
-        import safetensors.torch
-        from safetensors import SafetensorError
-
-        from .run_directory import RunDirectory
+        from .run_directory import WEIGHTS, RunDirectory, load_weights
 
     path = Path(directory).resolve()
     run = RunDirectory(path.parent.parent, path.name)
@@ -31,17 +28,12 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
         raise StorageError(f"{path} is no run directory; it must be .../runs/<hash> with a config.json")
     if _of_language(path / "config.json"):
         raise StorageError(f"{path} holds a language model: semfocus.language.load.load_decoder gives it back")
-    if not (path / "weights.safetensors").is_file():
+    if not (path / WEIGHTS).is_file():
         state = "has no weights (packed without them?)" if run.is_finished() else "is not finished"
         raise StorageError(f"{path} {state}; train it again to get its model")
     config = run.config()
     model = Transformer(config.model_config(), config.pattern, config.seed, device=device)
-    with explained(path, "read"):
-        data = (path / "weights.safetensors").read_bytes()
-    try:
-        model.load_state_dict(safetensors.torch.load(data))
-    except (SafetensorError, RuntimeError, KeyError) as error:
-        raise StorageError(f"{path / 'weights.safetensors'} does not fit its config.json ({error})") from None
+    load_weights(model, path)
     return model.eval()
 
 

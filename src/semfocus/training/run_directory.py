@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import safetensors.torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from .convergence import summarise
 from .files import StorageError, append_lines, explained, finite, keep_lines, read_lines, write_atomic, write_json
@@ -25,6 +25,16 @@ WEIGHTS = "weights.safetensors"
 SNAPSHOTS = "snapshots"
 #: The name of a snapshot inside its run's folder. Digits are written once only: no two names for one epoch.
 SNAPSHOT = re.compile(rf"{SNAPSHOTS}/epoch-(0|[1-9][0-9]{{0,8}})\.safetensors")
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Gives a model the trained weights that lie in a run's folder."""
+    with explained(folder, "read"):
+        data = (folder / WEIGHTS).read_bytes()
+    try:
+        model.load_state_dict(safetensors.torch.load(data))
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        raise StorageError(f"{folder / WEIGHTS} does not fit its config.json ({error})") from None
 
 
 class Recorded(Protocol):
