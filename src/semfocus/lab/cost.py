@@ -28,7 +28,7 @@ def flops_per_step(config: RunConfig) -> float:
     A pattern that looks at the input has to score every key; one that does not scores what it keeps.
     """
     model = config.model_config()
-    tokens = config.length + config.pattern.global_tokens + (model.outputs if model.read_out == "tape" else 0)
+    tokens = config.attended
     kept = min(config.pattern.budget or tokens, tokens)
     scored = tokens if config.pattern.input_dependent else kept
     d, inner = model.width, model.heads * model.width

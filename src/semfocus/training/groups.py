@@ -130,7 +130,7 @@ def keeps_scores(config: RunConfig) -> bool:
 def bytes_per_member(config: RunConfig, keeps_scores: bool = True) -> int:
     """Activations kept for the backward pass, in float32, and the resident examples. Rough, and on the high side."""
     model = config.model_config()
-    length = config.length + config.pattern.global_tokens + (model.outputs if model.read_out == "tape" else 0)
+    length = config.attended
     tokens = config.train.batch * length
     per_token = 8 * model.width + (3 + 2) * model.heads * model.width + 4 * model.mlp_width
     scores = 6 * config.train.batch * model.heads * length * length if keeps_scores else 0

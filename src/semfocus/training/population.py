@@ -84,6 +84,7 @@ class Population:
         self.evaluated = torch.zeros((), dtype=torch.int64, device=self.device)  # examples so far
         self.train_step = self._captured(self._one_step) if on_gpu else self._one_step
         self._evaluators: dict[tuple[str, int], Callable[[], None]] = {}
+        self.attended = self.splits["train"].tokens.shape[2] + len(self.model.appended)  # tokens that attention sees
         self.watch: Callable[[str, int, int], None] | None = None  # told what is going on, and how many steps are done
 
     def _compile(self) -> None:
@@ -182,9 +183,8 @@ class Population:
     def _evaluation_batch(self, examples: int) -> int:
         """As many examples at once as memory allows, and if possible a number that divides all splits evenly."""
         config = self.model.config
-        length = self.splits["train"].tokens.shape[2] + len(self.model.appended)
-        scores = 0 if self._keeps_no_scores(length) else config.heads * length
-        per_example = len(self.configs) * length * max(config.width, config.mlp_width, scores)
+        scores = 0 if self._keeps_no_scores() else config.heads * self.attended
+        per_example = len(self.configs) * self.attended * max(config.width, config.mlp_width, scores)
         if any(pattern.random or pattern.batch_dependent for pattern in self.model.patterns):
             return min(self.batch, examples)  # what such a pattern keeps must not depend on the size of the population
         most = min(max(1, EVALUATION_ELEMENTS[self.device.type] // per_example), examples)
@@ -192,27 +192,25 @@ class Population:
         even = max(size for size in range(1, most + 1) if common % size == 0)
         return even if 4 * even >= most else most
 
-    def _keeps_no_scores(self, length: int) -> bool:
+    def _keeps_no_scores(self) -> bool:
         """Do kernels that never write a matrix of scores evaluate all members?"""
         config = self.model.config
         if self.device.type != "cuda":
             return False
+        shape = (1, self.batch, config.heads, self.attended, config.width)
         with precision(self.configs[0].precision):
             names = {
-                self.model.implementation(
-                    i, (1, self.batch, config.heads, length, config.width), training=False, compiled=self.compiled
-                )
+                self.model.implementation(i, shape, training=False, compiled=self.compiled)
                 for i in {pattern: i for i, pattern in enumerate(self.model.patterns)}.values()
             }
         return names <= {"block", "fused", "sdpa"}
 
     def implementation(self, member: int) -> dict[str, str]:
         """Which attention a member trains and is evaluated with."""
-        length = self.splits["train"].tokens.shape[2] + len(self.model.appended)
         together = sum(pattern == self.model.patterns[member] for pattern in self.model.patterns)
         names = {}
         for mode, examples in (("training", self.batch), ("evaluation", self._evaluation_batch(self.order.shape[1]))):
-            shape = (together, examples, self.model.config.heads, length, self.model.config.width)
+            shape = (together, examples, self.model.config.heads, self.attended, self.model.config.width)
             with precision(self.configs[0].precision):
                 name = self.model.implementation(member, shape, mode == "training", self.compiled)
             names[mode] = f"{name}, compiled" if self.compiled else name

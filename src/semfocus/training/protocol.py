@@ -176,6 +176,12 @@ class RunConfig:
         given, multiple = self.task.make().input_length(self.task.length), self.data.pad_multiple
         return -(-given // multiple) * multiple
 
+    @property
+    def attended(self) -> int:
+        """Tokens that attention sees: those of a padded example, and those that the model appends."""
+        model = self.model_config()
+        return self.length + (model.outputs if model.read_out == "tape" else 0) + self.pattern.global_tokens
+
     def model_config(self) -> ModelConfig:
         task = self.task.make()
         outputs = task.output_length(self.task.length) if self.model.read_out == "tape" else 1
