@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..lab.archive import RUN_NAME
 from ..lab.results import MEASURED, Run
 from ..training.convergence import summarise
-from ..training.files import StorageError, read_lines
+from ..training.files import StorageError, json_lines
 from ..training.run_directory import RunDirectory
 
 Rows = list[dict[str, Any]]
@@ -104,7 +104,7 @@ def record_of(run: Run, grids: bool) -> Record | None:
         rows=_curve(rows),
         seconds=round(float(seconds), 3),
         measured=run.measured if grids else without_grids(run.measured),
-        probes=[_chosen(row, ("epoch", *PROBE_COLUMNS)) for row in read_lines(run.directory.path / "probe.jsonl")],
+        probes=[_chosen(row, ("epoch", *PROBE_COLUMNS)) for row in run.probes],
     )
 
 
@@ -190,7 +190,6 @@ def write_run(record: Record, directory: RunDirectory) -> None:
     curve = [*record.rows[:-1], *({**row, "seconds": record.seconds} for row in record.rows[-1:])]
     for name, rows in (("metrics.jsonl", curve), ("probe.jsonl", record.probes)):
         if rows:
-            text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-            (directory.path / name).write_text(text, encoding="utf-8")
+            (directory.path / name).write_text(json_lines(rows), encoding="utf-8")
     for name, value in tables.items():  # the summary last: a run that has one is whole
         (directory.path / name).write_text(json.dumps(value, allow_nan=False) + "\n", encoding="utf-8")

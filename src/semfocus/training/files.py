@@ -59,9 +59,14 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """What ``read_lines`` reads."""
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+
 def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """JSON lines. A line cut short by a crash is dropped when the file is read."""
-    text = "".join(json.dumps(finite(row), allow_nan=False) + "\n" for row in rows)
+    text = json_lines(map(finite, rows))
     with explained(path, "append to"), open(path, "a", encoding="utf-8") as file:
         file.write(text)
 
@@ -88,7 +93,7 @@ def keep_lines(path: Path, last_epoch: int) -> None:
     """Cuts a JSON lines file back to the epochs up to ``last_epoch``."""
     if path.exists():
         rows = [row for row in read_lines(path) if row["epoch"] <= last_epoch]
-        write_atomic(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+        write_atomic(path, json_lines(rows).encode())
 
 
 def finite(row: dict[str, Any]) -> dict[str, Any]:
