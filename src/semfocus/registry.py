@@ -69,7 +69,7 @@ class Registry(Generic[T]):
         self._added: dict[str, type[T]] = {}
         self._own: dict[str, type[T]] = {}  # as far as they have been asked for
 
-    @cache  # noqa: B019 (there are three registries, and they live as long as the program)
+    @cache  # noqa: B019 (registries are few, and live as long as the program)
     def own_names(self) -> tuple[str, ...]:
         """Stems of the package's files, without importing them. ``base`` and ``_private`` files are not instances."""
         path = importlib.import_module(self.package).__path__

@@ -1,4 +1,4 @@
-"""A store as archives that travel: ordinary zip files of at most 15 MB, each of whole runs.
+"""A store as archives that travel: ordinary zip files of limited size, each of whole runs.
 
 ``pack`` writes x.zip and, where one is not enough, x.part2.zip and so on; ``unpack`` reads them all. Only runs that
 are over travel, and what is in the store already stays as it is. Nothing in an archive is executed or unpickled, and
@@ -24,6 +24,7 @@ from ..training.run_directory import SNAPSHOT, WEIGHTS
 from .results import MEASURED
 from .store import Store, stores
 
+#: Bytes of an archive.
 LARGEST = 15_000_000
 #: A file of a store that claims to be larger than this is refused.
 LARGEST_FILE = 500_000_000

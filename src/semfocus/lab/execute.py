@@ -1,4 +1,4 @@
-"""Runs a study: plans its arms, trains what is missing, asks for follow-ups, times the steps, writes the page."""
+"""Runs a study: plans its arms, trains what is missing, asks for follow-ups, times the steps."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ..text.tokens import BYTES
 from ..training.protocol import plain_data, read_pattern, run_name
 from ..training.strict import at_least, build, refuse_unknown
 
-#: Steps after a warm-up: the first has the largest rate, the last a tenth of it.
+#: Steps that the rate needs after a warm-up: one with the largest, one with the smallest.
 FALL = 2
 
 
@@ -68,7 +68,7 @@ class DecoderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamConfig:
-    """AdamW. The rate rises over the first steps in a line, then falls along a cosine to a tenth."""
+    """AdamW. How the rate rises and falls from step to step, ``schedule`` says."""
 
     learning_rate: float = 3e-3
     weight_decay: float = 0.1  # of matrices

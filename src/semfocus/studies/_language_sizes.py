@@ -22,9 +22,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "model": {"width": 48, "blocks": 2, "heads": 2, "context": 64},
         "train": {"tokens": 163_840, "batch": 16, "epochs": 10, "heldout": 8_192, "diagnose": 8},
     },
-    # 11.1 million parameters (8 x 12 x 320^2, 4,096 x 320) and 12.1 million tokens: 8e14 operations a run, and about as
-    # much time again in memory traffic: 5 to 7 s of training on an H200, and 1.5 s of evaluation and diagnostics. 40
-    # tuning runs and at most 9 different arms x 6 seeds: 10 to 13 minutes, and one more to cut the text into tokens.
+    # On an H200 a run takes 5 to 7 s of training, half of it memory traffic, and 1.5 s of evaluation and diagnostics;
+    # tuning and reported runs together 10 to 13 minutes, and one more to cut the text into tokens.
     "small": {
         "text": {"megabytes": 64.0, "tokenizer": "bpe", "vocabulary": 4096},
         "model": {"width": 320, "blocks": 8, "heads": 5, "context": 512},

@@ -51,7 +51,7 @@ QUICK_HIGHER = ("full x 4",)
 INITIAL_SLOPE, GRID, SURFACE_EXAMPLES = "initial_slope", 11, 250
 #: What the figures of interventions show from left to right, and its quantile.
 AXES = {"dispersion": "q75", "effective_support": "q50"}
-#: Levels of training accuracy at which dispersions are compared "at matched loss".
+#: The training accuracy at which dispersions are compared at a matched level.
 MATCHED = 0.9
 
 

@@ -85,9 +85,9 @@ def read_text(path: Path, field: str, characters: int | None = None) -> str:
 
 
 def of_file(path: Path, megabytes: float) -> Corpus:
-    """A file's text; its last tenth, from a line's beginning on, is held out.
+    """A file's text; its end, from a line's beginning on, is held out.
 
-    Where lines are so long that less than half of a tenth would be left, it is cut anywhere.
+    Where lines are so long that less than half of what is wanted would be left, it is cut anywhere.
     """
     text = read_text(path, "corpus", round(megabytes * MEGABYTE))
     wanted = round((1 - HELDOUT) * len(text))

@@ -1,4 +1,4 @@
-"""Checkpoints of a group: safetensors files with a checksum, the newest two kept.
+"""Checkpoints of a group: safetensors files with a checksum, of which the newest few are kept.
 
 ``index.json`` lists them, newest first. A checkpoint counts only once it is listed there with its checksum, and one
 whose bytes no longer match is reported and passed over for the one before.
@@ -24,7 +24,7 @@ INDEX = "index.json"
 
 
 def save(folder: Path, epoch: int, state: dict[str, Tensor]) -> None:
-    """Writes the state after ``epoch`` epochs and forgets all but the newest two."""
+    """Writes the state after ``epoch`` epochs and forgets all but the newest ``KEEP``."""
     data = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
     name = f"epoch-{epoch}.safetensors"
     write_atomic(folder / name, data)

@@ -89,7 +89,7 @@ def warning(line: Line) -> str | None:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Does ``b`` reach the level in fewer epochs than ``a``, in one panel?"""
+    """``b`` against ``a`` in one panel: what of them is compared, the claim says; ``split`` is for times alone."""
 
     panel: str
     a: str
