@@ -20,9 +20,9 @@ from pathlib import Path
 
 from ..training.files import StorageError, explained, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
-from ..training.run_directory import SNAPSHOT, WEIGHTS
+from ..training.run_directory import SNAPSHOT, SNAPSHOTS, WEIGHTS
 from .results import MEASURED
-from .store import Store, stores
+from .store import SAFE, Store, stores
 
 #: Bytes of an archive.
 LARGEST = 15_000_000
@@ -33,9 +33,9 @@ OVERHEAD = 200
 PACKED = "packed.json"
 RUN_FILES = ("config.json", "environment.json", "metrics.jsonl", "probe.jsonl", "summary.json", MEASURED, WEIGHTS)
 RUN_NAME = re.compile(r"[0-9a-f]{16}")
-NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+NAME = SAFE.pattern
 ALLOWED = re.compile(
-    rf"(?P<study>{NAME})/(?:runs/(?P<run>[0-9a-f]{{16}})/(?P<file>(?:snapshots/)?{NAME})"
+    rf"(?P<study>{NAME})/(?:runs/(?P<run>{RUN_NAME.pattern})/(?P<file>(?:{SNAPSHOTS}/)?{NAME})"
     rf"|manifests/{NAME}\.json|clock\.json)"
 )
 
@@ -57,30 +57,33 @@ def pack(directory: Path, file: Path, *, weights: bool = True, only_new: bool = 
         )
     writer = _Writer(file)
     try:
-        runs = skipped = 0
-        for store in stores(directory):
-            known = _packed(store)
-            new: set[str] = set()
-            for folder in (store.path / "runs" / name for name in names_in(store.path / "runs")):
-                if not RUN_NAME.fullmatch(folder.name):
-                    continue
-                if not (folder / "summary.json").is_file():
-                    skipped += 1
-                    continue
-                marks = {
-                    f"{folder.name}/{name}:{_size(folder / name)}": name for name in _names(store, folder, weights)
-                }
-                chosen = [name for mark, name in marks.items() if not (only_new and mark in known)]
-                if chosen:
-                    writer.add([(f"{store.path.name}/runs/{folder.name}/{name}", folder / name) for name in chosen])
-                    runs += 1
-                new |= marks.keys()
-            rest = [*(store.manifest_path(name) for name in store.names()), store.path / "clock.json"]
-            writer.add([(f"{store.path.name}/{path.relative_to(store.path)}", path) for path in rest if path.is_file()])
-            writer.after.append((store, sorted(known | new)))
-        return Packed(writer.close(), runs, skipped)
+        counts = [_pack_store(writer, store, weights, only_new) for store in stores(directory)]
+        return Packed(writer.close(), sum(runs for runs, _ in counts), sum(skipped for _, skipped in counts))
     finally:
         writer.clean_up()
+
+
+def _pack_store(writer: _Writer, store: Store, weights: bool, only_new: bool) -> tuple[int, int]:
+    """How many runs were written, and how many are not over."""
+    runs = skipped = 0
+    known = _packed(store)
+    new: set[str] = set()
+    for folder in (store.path / "runs" / name for name in names_in(store.path / "runs")):
+        if not RUN_NAME.fullmatch(folder.name):
+            continue
+        if not (folder / "summary.json").is_file():
+            skipped += 1
+            continue
+        marks = {f"{folder.name}/{name}:{_size(folder / name)}": name for name in _names(store, folder, weights)}
+        chosen = [name for mark, name in marks.items() if not (only_new and mark in known)]
+        if chosen:
+            writer.add([(f"{store.path.name}/runs/{folder.name}/{name}", folder / name) for name in chosen])
+            runs += 1
+        new |= marks.keys()
+    rest = [*(store.manifest_path(name) for name in store.names()), store.path / "clock.json"]
+    writer.add([(f"{store.path.name}/{path.relative_to(store.path)}", path) for path in rest if path.is_file()])
+    writer.after.append((store, sorted(known | new)))
+    return runs, skipped
 
 
 def _content(path: Path) -> bytes:
