@@ -196,7 +196,7 @@ class ArmResult:
 
     def last(self, column: str) -> dict[int, float]:
         """Values at the last epoch, per seed; those that diverged are left out."""
-        values = {run.seed: run.last(column) for run in self.over if run.status == "finished"}
+        values = {run.seed: run.last(column) for run in self.finished}
         return {seed: value for seed, value in values.items() if value is not None}
 
     def best(self, column: str) -> dict[int, float]:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..baselines import chance, shortcut
+from ..baselines import shortcut
 from ..results import ArmResult, Results
 from ..stats import ALPHA, FEWEST_SEEDS, SignFlip, Verdict
-from .base import Claim, Contrast, Line, Outcome
+from .base import Claim, Contrast, Line, Outcome, not_over
 
 #: Accuracies that differ by less count as equal: 2 points in 100.
 MARGIN = 0.02
+#: Share of the training examples from which on a seed fits them.
+FITS = 0.99
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class AsAccurate(Claim):
     def _one(self, results: Results, contrast: Contrast) -> Line:
         subject = f"{contrast.b} against {contrast.a}"
         if not all(results.has(contrast.panel, name) for name in (contrast.a, contrast.b)):
-            return Line(contrast.panel, subject, "-", "missing", "its runs are not over")
+            return not_over(contrast.panel, subject)
         a, b = (results.arm(contrast.panel, name).last("heldout_accuracy") for name in (contrast.a, contrast.b))
         seeds = sorted(set(a) & set(b))
         if not seeds:
             arms = [results.arm(contrast.panel, name) for name in (contrast.a, contrast.b)]
             if all(len(arm.over) == len(arm.runs) for arm in arms):
                 return Line(contrast.panel, subject, "-", "undecided", "no seed is left that did not diverge")
-            return Line(contrast.panel, subject, "-", "missing", "its runs are not over")
+            return not_over(contrast.panel, subject)
         test = SignFlip.of([b[seed] - a[seed] for seed in seeds])
         shown, alone = f"{100 * test.estimate:+.1f} points", test.interval()
         # Several contrasts: each is judged by a wider interval (Bonferroni), so that all of them hold together.
@@ -66,8 +68,8 @@ class AsAccurate(Claim):
 class Learns(Claim):
     """An arm fits its training set in every panel, and generalises exactly in the panels that are named.
 
-    "Fits": at least 99 % of the training examples in every seed. "Generalises": the held-out accuracy of the last epoch
-    lies above the best shortcut in every seed by more than the margin; "near chance": below it in every seed.
+    "Fits": at least ``FITS`` of the training examples in every seed. "Generalises": the held-out accuracy of the last
+    epoch lies above the best shortcut in every seed by more than the margin; "near chance": below it in every seed.
     """
 
     label: str
@@ -82,7 +84,7 @@ class Learns(Claim):
         lines = []
         for panel in self.panels:
             if not results.has(panel, self.label) or not results.arm(panel, self.label).over:
-                lines.append(Line(panel, self.label, "-", "missing", "its runs are not over"))
+                lines.append(not_over(panel, self.label))
                 continue
             arm = results.arm(panel, self.label)
             lines += [self._fits(arm), self._held_out(arm)]
@@ -90,15 +92,15 @@ class Learns(Claim):
 
     def _fits(self, arm: ArmResult) -> Line:
         best = arm.best("train_accuracy")
-        sound = {run.seed for run in arm.over if run.status == "finished"}
-        reached = sum(value >= 0.99 for seed, value in best.items() if seed in sound)
+        sound = {run.seed for run in arm.finished}
+        reached = sum(value >= FITS for seed, value in best.items() if seed in sound)
         seeds = len(arm.over)
-        shown = f"99 % of the training examples in {reached} of {seeds} seeds"
+        shown = f"{100 * FITS:g} % of the training examples in {reached} of {seeds} seeds"
         return Line(arm.panel, f"{self.label} fits", shown, _all_or_none(reached, seeds), seeds=seeds)
 
     def _held_out(self, arm: ArmResult) -> Line:
         last = arm.last("heldout_accuracy")
-        limit = max(chance(arm.config), shortcut(arm.config)) + MARGIN
+        limit = shortcut(arm.config) + MARGIN
         above = sum(value > limit for value in last.values())
         wanted, seeds = arm.panel in self.generalises, len(arm.over)  # a seed that diverged does neither
         shown = f"above {100 * limit:.1f} % in {above} of {seeds} seeds"

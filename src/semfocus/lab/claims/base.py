@@ -101,6 +101,11 @@ class Contrast:
             raise ConfigError(f"split is {self.split!r}; {suggestion(self.split, get_args(Split))}")
 
 
+def not_over(panel: str, subject: str) -> Line:
+    """The evidence of runs that are still to come."""
+    return Line(panel, subject, "-", "missing", "its runs are not over")
+
+
 def against(panels: Sequence[str], a: str, bs: Sequence[str], split: Split = "train") -> tuple[Contrast, ...]:
     """A contrast of every b with a in every panel."""
     return tuple(Contrast(panel, a, b, split) for panel in panels for b in bs)

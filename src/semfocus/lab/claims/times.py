@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..reach import reach, why_impossible
 from ..results import Results
 from ..stats import ALPHA, EQUIVALENT, Comparison, Verdict, compare, verdict
-from .base import Claim, Contrast, Line, Outcome, holm_with
+from .base import Claim, Contrast, Line, Outcome, holm_with, not_over
 
 
 def compared(results: Results, contrasts: Sequence[Contrast]) -> list[Line]:
@@ -43,7 +43,7 @@ def _one(results: Results, contrast: Contrast) -> Line:
     if unable:  # whichever of the two: what cannot be learnt at all is not slow
         return Line(contrast.panel, subject, shown, "impossible", why_impossible(unable), comparison, seeds=seeds)
     if comparison is None:
-        return Line(contrast.panel, subject, shown, "missing", "its runs are not over")
+        return not_over(contrast.panel, subject)
     return Line(contrast.panel, subject, shown, "undecided", "", comparison, seeds=seeds)
 
 
@@ -69,14 +69,9 @@ class Faster(Claim):
         return compared(results, self.contrasts)
 
     def rule(self, lines: Sequence[Line]) -> Verdict:
-        """All must be confirmed; one certain opposite refutes; where nothing differs, nothing differs."""
+        """As of every claim; and where nothing differs, nothing differs."""
         found = {line.outcome for line in lines} - {"impossible"}
-        if "refuted" in found:
-            return "refuted"
-        for outcome in ("confirmed", "no difference"):
-            if found == {outcome}:
-                return outcome
-        return "undecided"
+        return "no difference" if found == {"no difference"} else super().rule(lines)
 
 
 @dataclass(frozen=True)
