@@ -10,9 +10,8 @@ from ..lab.baselines import baselines
 from ..lab.reach import reach
 from ..lab.results import ArmResult, Results
 from ..lab.stats import FEWEST_ACCURACIES, mean_interval
-from .parts import Cell, Section, Table, percent, slug
+from .parts import NOTHING, Cell, Section, Table, percent, slug
 
-NOTHING = Cell("-", "muted")
 TEXT = f"""The mean over seeds whose runs are over. In brackets: the 95 % interval of the mean (BCa bootstrap) from
 {FEWEST_ACCURACIES} seeds on, the range of the seeds below that. "Best" is the best epoch by the same examples and thus
 flatters; "last" is the last epoch. Runs that diverged are left out, as the number of seeds shows."""
@@ -42,7 +41,7 @@ def _row(arm: ArmResult, tested: bool) -> list[object]:
 
 def _test(arm: ArmResult) -> dict[int, float]:
     """The accuracy on the third split, which chose nothing; empty where there is none."""
-    found = {run.seed: (run.summary or {}).get("test_accuracy") for run in arm.over if run.status == "finished"}
+    found = {run.seed: (run.summary or {}).get("test_accuracy") for run in arm.finished}
     return {seed: float(value) for seed, value in found.items() if value is not None}
 
 

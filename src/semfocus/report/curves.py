@@ -97,7 +97,7 @@ def _figure(name: str, arms: Sequence[ArmResult], column: str, styles: Mapping[s
     curves = [curve for arm in arms if (curve := curve_of(arm, column)) is not None]
     if not curves:
         return None
-    legend = legend_of(arms, dict(styles))
+    legend = legend_of(arms, styles)
     with drawing(name):
         canvas, axes = plot(4.1, 2.75)
         canvas.subplots_adjust(left=0.125, right=0.962, top=0.885, bottom=0.14)

@@ -11,20 +11,20 @@ import numpy as np
 from ..lab.losses import differences, log_ratios, lowest
 from ..lab.results import ArmResult, Results, Run
 from ..lab.stats import ALPHA, EXACT_SEEDS, FEWEST_SEEDS, SignFlip
+from ..language.attention_probe import MASS, WOULD_KEEP
 from ..language.config import LanguageConfig
 from .lines import line_figure
-from .parts import Cell, Figure, Section, Table, slug
+from .parts import NOTHING, Cell, Figure, Section, Table, slug
 from .record import TONES, status
 
-NOTHING = Cell("-", "muted")
 CURVES = """Cross-entropy on the validation text in nats per token, after each stretch of the one pass over the training
 text. The thick line is the median over seeds, faint lines are the seeds. The last figure shows the same losses minus
 that of full attention, seed by seed: below 0 an arm is ahead. Time is that of the training steps alone, as
 this pattern is implemented here: compiling and evaluating are left out."""
-END = """The lowest validation loss of each seed: mean over seeds, in brackets the smallest and largest. The other
-columns are paired by seed, with the interval that the sign-flip test does not reject at {alpha:.0f} % (for description:
-not corrected for the number of arms). Tokens and time are those until the loss that both arms reach, over those of the
-first arm: below 1 the arm is ahead."""
+END = f"""The lowest validation loss of each seed: mean over seeds, in brackets the smallest and largest. The other
+columns are paired by seed, with the interval that the sign-flip test does not reject at {100 * ALPHA:.0f} % (for
+description: not corrected for the number of arms). Tokens and time are those until the loss that both arms reach, over
+those of the first arm: below 1 the arm is ahead."""
 ATTENTION = """On validation text, the median over queries, then over seeds; "before" is at initialisation, "after" at
 the end. Dispersion is the range of the kept scores, entropy (in nats) and effective support say over how many keys the
 weight is spread, kept mass is the share of full attention's weight that the kept keys hold."""
@@ -45,7 +45,7 @@ QUANTITIES = {
     "entropy": "entropy",
     "effective_support": "effective support",
     "kept_mass": "kept mass",
-    "mass_of_top_16": "mass of its top 16",
+    MASS: f"mass of its top {WOULD_KEEP}",
 }
 
 

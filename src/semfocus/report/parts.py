@@ -37,6 +37,10 @@ class Cell:
         return self.text
 
 
+#: In the place of what is not known, or makes no sense.
+NOTHING = Cell("-", "muted")
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of text. ``folded`` tables are opened by the reader."""

@@ -9,9 +9,8 @@ from typing import Any
 from ..lab.results import LEVEL, ArmResult, Results, Run, Split
 from ..lab.stats import ALPHA, EQUIVALENT, EXACT_SEEDS, FEWEST_SEEDS, HEAVY_CENSORING
 from ..training.environment import short
-from .parts import Cell, Section, Table, percent
+from .parts import NOTHING, Cell, Section, Table, percent
 
-NOTHING = Cell("-", "muted")
 TONES = {"diverged": "bad", "begun": "muted"}
 METHODS = """The time T is the first evaluated epoch at which {level} of the examples are right in evaluation mode.
 A run that does not get there within its E epochs, or diverges, is censored at E: of its T nothing is said but that it

@@ -9,9 +9,8 @@ from ..lab.claims import Judged
 from ..lab.cost import Clock, clock_key, flops_per_step, steps_per_epoch
 from ..lab.results import LEVEL, ArmResult, Results
 from ..lab.stats import Comparison, ConvergenceTimes, compare, log_rank
-from .parts import Cell, Section, Table, percent, slug
+from .parts import NOTHING, Cell, Section, Table, percent, slug
 
-NOTHING = Cell("-", "muted")
 COLUMNS = (
     "arm",
     "epochs, median",

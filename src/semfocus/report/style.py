@@ -7,7 +7,7 @@ What these four leave equal (another learning rate, say) gets a marker and dashe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -118,7 +118,7 @@ def styles_of(arms: Sequence[ArmResult]) -> dict[str, ArmStyle]:
     return chosen
 
 
-def legend_of(arms: Sequence[ArmResult], styles: dict[str, ArmStyle]) -> tuple[Entry, ...]:
+def legend_of(arms: Sequence[ArmResult], styles: Mapping[str, ArmStyle]) -> tuple[Entry, ...]:
     """Each label once, in the order of the arms."""
     return tuple(Entry(label, styles[label]) for label in dict.fromkeys(arm.label for arm in arms))
 

@@ -117,7 +117,7 @@ def _steps(name: str, arms: Sequence[ArmResult], split: Split, styles: Mapping[s
     times = [found for arm in arms if (found := arm.times(split)) is not None]
     if not times or len(arms) > MOST_ARMS:
         return None
-    legend = legend_of(arms, dict(styles))
+    legend = legend_of(arms, styles)
     entries = {entry.label: entry for entry in legend}
     rows: list[tuple[object, ...]] = []
     with drawing(name):

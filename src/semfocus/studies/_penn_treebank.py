@@ -131,7 +131,7 @@ def sections(results: Results) -> list[Section]:
     figures = [figure for panel in results.panels for figure in losses.curves(results, panel, EPOCHS)]
     tables = [losses.at_the_end(results, panel, EPOCHS) for panel in results.panels]
     text = "Cross-entropy on the held-out file in nats per token; the thick line is the median over seeds."
-    return [Section("Held-out loss", text, figures), Section("At the end", losses.END.format(alpha=5), tables)]
+    return [Section("Held-out loss", text, figures), Section("At the end", losses.END, tables)]
 
 
 def standard_sections(results: Results) -> list[Section]:

@@ -14,6 +14,7 @@ from semfocus.patterns.block_local import BlockLocal
 from semfocus.patterns.full import Full
 from semfocus.patterns.top_k import TopK
 from semfocus.report.page import Cell, Section, Table, recorded, shown
+from semfocus.report.parts import NOTHING
 from semfocus.studies._sizes import PAPER_PROBES, SECTIONS
 
 #: Far from the seeds on which the result is reported.
@@ -154,7 +155,7 @@ def _pair(candidate: ArmResult) -> tuple[float, float]:
 def _mean(candidate: ArmResult, chosen: bool) -> Cell:
     times = candidate.times()
     if times is None:
-        return Cell("-", "muted")
+        return NOTHING
     few = "" if len(candidate.over) == len(candidate.runs) else f" ({len(candidate.over)} seeds so far)"
     mean = f"{'at least ' if times.censored_count else ''}{times.restricted_mean():.3g}{few}"
     return Cell(f"{mean}, chosen", "good") if chosen else Cell(mean)

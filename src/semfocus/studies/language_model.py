@@ -140,7 +140,7 @@ class LanguageModel(Study):
         table = losses.at_the_end(results, PANEL, AXES)
         return [
             Section("Validation loss", losses.CURVES, figures),
-            Section("At the end", losses.END.format(alpha=5), [table] if results.in_panel(PANEL) else []),
+            Section("At the end", losses.END, [table] if results.in_panel(PANEL) else []),
             _tuning(results),
             losses.attention(results, PANEL),
             losses.text(results),
