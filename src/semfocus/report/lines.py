@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from ..lab.results import ArmResult
 from .parts import Figure, shortened
@@ -35,27 +37,9 @@ def line_figure(
         canvas.subplots_adjust(left=0.15, right=0.97, top=0.88, bottom=0.18)
         for label, (places, values) in curves.items():
             table = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=float)
-            if not table.size or np.isnan(table).all():
-                continue
-            drawn.append(label)
-            style = styles[label]
-            key = Entry(label, style).key  # by which the legend hides it
-            for seed in table:
-                axes.plot(places, seed, color=style.colour, lw=0.6, alpha=0.3, zorder=1, gid=f"{key}-seed")
-            some = ~np.isnan(table).all(axis=0)
-            middle = np.full(table.shape[1], np.nan)
-            middle[some] = np.nanmedian(table[:, some], axis=0)
-            axes.plot(
-                places,
-                middle,
-                color=style.colour,
-                ls=style.linestyle,
-                lw=style.weight,
-                marker=style.marker,
-                markersize=3.5,
-                gid=key,
-            )
-            rows += [(label, x, None if np.isnan(m) else float(m)) for x, m in zip(places, middle, strict=True)]
+            if table.size and not np.isnan(table).all():
+                drawn.append(label)
+                rows += _draw(axes, Entry(label, styles[label]), places, table)
         if not drawn:
             return None
         axes.set_title(shortened(title, LONGEST_TITLE), x=TITLE_AT)
@@ -72,3 +56,26 @@ def line_figure(
         svg = as_svg(canvas)
     legend = tuple(entry for entry in legend_of(arms, styles) if entry.label in drawn)
     return Figure(name, "", svg, ("arm", x_label, "median"), rows, legend)
+
+
+def _draw(
+    axes: Axes, entry: Entry, places: Sequence[float], table: NDArray[np.float64]
+) -> list[tuple[str, float, float | None]]:
+    """One arm, (seeds, places): every seed faint, the median, and the rows for its file."""
+    style, key = entry.style, entry.key  # by the key the legend hides it
+    for seed in table:
+        axes.plot(places, seed, color=style.colour, lw=0.6, alpha=0.3, zorder=1, gid=f"{key}-seed")
+    some = ~np.isnan(table).all(axis=0)
+    middle = np.full(table.shape[1], np.nan)
+    middle[some] = np.nanmedian(table[:, some], axis=0)
+    axes.plot(
+        places,
+        middle,
+        color=style.colour,
+        ls=style.linestyle,
+        lw=style.weight,
+        marker=style.marker,
+        markersize=3.5,
+        gid=key,
+    )
+    return [(entry.label, x, None if np.isnan(m) else float(m)) for x, m in zip(places, middle, strict=True)]

@@ -15,6 +15,7 @@ from semfocus.lab.claims import Claim, Faster, against
 from semfocus.lab.measure import measure_runs, probe_of
 from semfocus.lab.predict import Cell, Score, score
 from semfocus.lab.results import ArmResult, Results, Run
+from semfocus.lab.stats import ConvergenceTimes
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
 from semfocus.patterns.banded import Banded
 from semfocus.patterns.base import Pattern
@@ -189,18 +190,15 @@ def _cells(results: Results, measure: Measure) -> list[Cell]:
         for a in results.in_panel(panel):
             if not isinstance(a.config.pattern, TopK) or base is None or (times := a.times()) is None:
                 continue
-            values, speeds = [], []
-            for run in a.over:
-                value = measure(full[run.seed], run) if run.seed in full else None
-                if value is not None:
-                    values.append(value)
-                    speeds.append(math.log(_cut(base, run.seed) / _cut(times, run.seed)))
+            found = {run.seed: measure(full[run.seed], run) for run in a.over if run.seed in full}
+            values = {seed: value for seed, value in found.items() if value is not None}
+            speeds = [math.log(_cut(base, seed) / _cut(times, seed)) for seed in values]
             if values:
-                cells.append(Cell(panel, a.label, float(np.mean(values)), float(np.mean(speeds))))
+                cells.append(Cell(panel, a.label, float(np.mean(list(values.values()))), float(np.mean(speeds))))
     return cells
 
 
-def _cut(times: Any, seed: int) -> float:
+def _cut(times: ConvergenceTimes, seed: int) -> float:
     """min(T, E), at least one evaluation."""
     return float(max(times.only([seed]).restricted[0], times.resolution))
 
