@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import diagnostics
 from ..diagnostics import Probe
+from ..functional import explain
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
 from ..reference import Problem
@@ -68,8 +69,6 @@ def measured(found: Probe) -> dict[str, Any]:
 
 def implementation(model: nn.Module, shape: tuple[int, int, int, int], like: Tensor) -> str:
     """What "auto" takes for queries (b, h, t, e) of this dtype and device."""
-    from ..functional import explain
-
     block = next(block for block in model.modules() if isinstance(block, Block))
     x = like.detach().flatten()[0].expand(shape)
     return explain(x, x, x, block.pattern, is_causal=True, scale=block.scale).choice

@@ -46,7 +46,7 @@ class LanguageRun:
         self.compiled = device.type == "cuda" and config.train.compiled
         if self.compiled:
             self.model.compile_parts()
-        self.captured = self.compiled and place.world == 1  # each step is a CUDA graph
+        self.captured = self.compiled and place.alone  # each step is a CUDA graph
         self.shared = place.shared(self.model, config.train.parallel)
         self.rate = torch.zeros((), device=device)  # a CUDA graph reads both anew at each step
         self.number = torch.zeros((), dtype=torch.int64, device=device)
