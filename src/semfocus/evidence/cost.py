@@ -49,22 +49,22 @@ class Cost:
 def cost_of(results: Results, records: Iterable[Record]) -> Cost:
     known = {record.run: record for record in records}
     pairs = {run.directory.run: arm for arm, run in results.every_run()}  # a run of two arms is trained once
-    shapes = {_name(arm): _shape(arm) for arm in results.arms}
+    shapes = {arm.arm.key: _shape(arm) for arm in results.arms}
     over = {run: arm for run, arm in pairs.items() if run in known and known[run].summary is not None}
     measured: dict[str, list[float]] = {}
     for run, arm in over.items():
         if known[run].own_seconds > 0:  # a run that was borrowed from stored results brings no time
-            measured.setdefault(shapes[_name(arm)], []).append(known[run].own_seconds / _steps(arm))
+            measured.setdefault(shapes[arm.arm.key], []).append(known[run].own_seconds / _steps(arm))
     paces = {shape: mean(found) for shape, found in measured.items()}  # seconds per step
     slowest: dict[str, float] = {}
     for arm in results.arms:
-        if pace := paces.get(shapes[_name(arm)]):
+        if pace := paces.get(shapes[arm.arm.key]):
             slowest[_kin(arm)] = max(slowest.get(_kin(arm), 0.0), pace)
     remaining, guessed, unknown = 0.0, 0, 0
     for run, arm in pairs.items():
         if run in over:
             continue
-        own, kin = paces.get(shapes[_name(arm)]), slowest.get(_kin(arm))
+        own, kin = paces.get(shapes[arm.arm.key]), slowest.get(_kin(arm))
         guessed += own is None and kin is not None
         unknown += own is None and kin is None
         spent = known[run].own_seconds if run in known else 0.0
@@ -82,10 +82,6 @@ def cost_of(results: Results, records: Iterable[Record]) -> Cost:
         alone=alone,
         untimed=untimed,
     )
-
-
-def _name(arm: ArmResult) -> tuple[str, str]:
-    return arm.panel, arm.label
 
 
 def _shape(arm: ArmResult) -> str:

@@ -115,17 +115,17 @@ def execute(
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
     found = listed_arms(study, "follow_up", follow_ups)
-    known = {(arm.panel, arm.label): arm for arm in manifest.arms}
+    known = {arm.key: arm for arm in manifest.arms}
     # Those that are planned already stay as they are, also where their overrides would be refused today.
-    new = [arm for arm in found if (arm.panel, arm.label) not in known]
+    new = [arm for arm in found if arm.key not in known]
     more = _laid_over(study, _as_planned(manifest), new)
     if more:
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
         check_arms(study, (*manifest.arms, *more))
         manifest = store.write(manifest, more)
     # What was chosen before stays chosen, and may have been interrupted.
-    known |= {(arm.panel, arm.label): arm for arm in more}
-    chosen = tuple(known[arm.panel, arm.label] for arm in found)
+    known |= {arm.key: arm for arm in more}
+    chosen = tuple(known[arm.key] for arm in found)
     rest = replace(part, only=()).of(replace(manifest, arms=chosen))
     if any(run.summary is None for _, run in Results(store, rest).every_run()):
         _train(store, rest, train, say, weights)
@@ -161,10 +161,10 @@ def with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
 
 
 def _refuse_another_text(old: Manifest, new: Manifest) -> None:
-    known = {(arm.panel, arm.label): text_hash(arm.config) for arm in old.arms}
+    known = {arm.key: text_hash(arm.config) for arm in old.arms}
     for arm in new.arms:
         field = "text.sha256" if isinstance(arm.config, LanguageConfig) else "task.options.sha256"
-        refuse_another(field, known.get((arm.panel, arm.label), ""), text_hash(arm.config))
+        refuse_another(field, known.get(arm.key, ""), text_hash(arm.config))
 
 
 def complete(results: Results) -> None:

@@ -225,7 +225,7 @@ class Results:
             ArmResult(arm, tuple(Run(s, store.run(manifest.run_of(arm, s))) for s in manifest.seeds_of(arm)))
             for arm in manifest.arms
         ]
-        self._by_name = {(arm.panel, arm.label): arm for arm in self.arms}
+        self._by_name = {arm.arm.key: arm for arm in self.arms}
 
     @property
     def question(self) -> Question:

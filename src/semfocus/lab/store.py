@@ -86,7 +86,7 @@ class Manifest:
 
     def run_of(self, arm: Arm, seed: int) -> str:
         """The name of a run's folder."""
-        return self.recorded.get((arm.panel, arm.label, seed)) or arm.with_seed(seed).hash
+        return self.recorded.get((*arm.key, seed)) or arm.with_seed(seed).hash
 
     def to_dict(self) -> dict[str, Any]:
         question = self.question
@@ -97,7 +97,7 @@ class Manifest:
                 "own_seeds": arm.seeds is not None,
                 "runs": {str(seed): self.run_of(arm, seed) for seed in self.seeds_of(arm)},
                 "config": arm.config.to_dict(),
-                "planned": self.planned.get((arm.panel, arm.label), self.created),
+                "planned": self.planned.get(arm.key, self.created),
             }
             for arm in self.arms
         ]
@@ -166,8 +166,8 @@ class Store:
         """
         with locked(self.path):
             there = self._with_news(manifest)
-            known = {(arm.panel, arm.label) for arm in there.arms}
-            written = replace(there, arms=(*there.arms, *(a for a in more if (a.panel, a.label) not in known)))
+            known = {arm.key for arm in there.arms}
+            written = replace(there, arms=(*there.arms, *(a for a in more if a.key not in known)))
             written = replace(written, complete=complete(written))
             write_json(self.manifest_path(manifest.question.name), written.to_dict())
         return written

@@ -53,6 +53,11 @@ class Arm:
     config: Config  # its seed is replaced
     seeds: tuple[int, ...] | None = None  # None: as many as the size says, counted from 0
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """By which a study knows it."""
+        return self.panel, self.label
+
     def with_seed(self, seed: int) -> Config:
         return replace(self.config, seed=seed)
 
@@ -179,9 +184,9 @@ def check_arms(study: Study, arms: Sequence[Arm]) -> None:
     seen: set[tuple[str, str]] = set()
     shared: dict[tuple[str, str], object] = {}
     for arm in arms:
-        if (arm.panel, arm.label) in seen:
+        if arm.key in seen:
             raise ConfigError(f"study {study.name!r} has two arms {arm.label!r} in panel {arm.panel!r}")
-        seen.add((arm.panel, arm.label))
+        seen.add(arm.key)
         alike: dict[str, object] = {"epochs": arm.config.train.epochs}
         if isinstance(arm.config, RunConfig):
             train = arm.config.train

@@ -82,7 +82,7 @@ def _share(run: Run, column: str) -> object:
 
 def configuration(results: Results) -> Section:
     """What all arms share once; what differs by panel, by arm, or by both."""
-    flat = {(arm.panel, arm.label): dict(_flat(arm.arm.config.to_dict())) for arm in results.arms}
+    flat = {arm.arm.key: dict(_flat(arm.arm.config.to_dict())) for arm in results.arms}
     keys = [key for key in dict.fromkeys(key for config in flat.values() for key in config) if key != "seed"]
     varied = [key for key in keys if len({config.get(key) for config in flat.values()}) > 1]
     by_panel = [key for key in varied if _is_function_of(flat, key, 0)]
