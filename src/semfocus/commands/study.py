@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..lab.execute import Executor
     from ..lab.part import Part
     from ..lab.results import Results
-    from ..lab.store import Manifest, Question, Store
+    from ..lab.store import Manifest, Store
     from ..lab.study import Study
     from ..training.progress import Progress
 
@@ -49,7 +49,7 @@ def run_study(options: argparse.Namespace) -> int:
         except ValueError as error:  # an unknown study, size or field
             raise UserError(str(error)) from None
         options.again = _again(options.out / study.name, options.plugin)
-        _one(study, question, options.out, options, None, manifest, part)
+        _one(study, manifest, options.out, options, part)
     _dismiss(options)
     return 0
 
@@ -60,6 +60,7 @@ def resume_studies(options: argparse.Namespace) -> int:
     load_plugins(options.plugin)
     if _followed(options):
         return 0
+    from ..lab.execute import WHOLE
     from ..lab.results import Results
 
     options.again = _again(options.directory, options.plugin)
@@ -68,10 +69,9 @@ def resume_studies(options: argparse.Namespace) -> int:
     def resume(store: Store, name: str) -> None:
         nonlocal worked
         manifest = store.manifest(name)
-        question = manifest.question
         unfinished = any(run.summary is None for _, run in Results(store, manifest).every_run())
         if unfinished or not manifest.complete:
-            _one(study_named(question.study), question, store.path.parent, options, manifest, manifest)
+            _one(study_named(manifest.question.study), manifest, store.path.parent, options, WHOLE, resumed=True)
             worked = True
 
     status = _each(options.directory, resume, go_on=_alone())
@@ -104,18 +104,13 @@ def _each(directory: Path, treat: Callable[[Store, str], None], go_on: bool = Tr
 
 
 def _one(
-    study: Study,
-    question: Question,
-    root: Path,
-    options: argparse.Namespace,
-    resumed: Manifest | None,
-    planned: Manifest,
-    part: Part | None = None,
+    study: Study, manifest: Manifest, root: Path, options: argparse.Namespace, part: Part, resumed: bool = False
 ) -> None:
+    """Trains, measures and judges a part of what a manifest plans, and writes the page."""
     import torch
     from rich.console import Console
 
-    from ..lab.execute import WHOLE, complete, execute, time_steps
+    from ..lab.execute import complete, execute, time_steps
     from ..lab.missing import missing
     from ..lab.results import Results
     from ..report.page import build
@@ -127,15 +122,15 @@ def _one(
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    question = manifest.question
     size = study.size(question.size)
     say(f"{study.name}: {study.summary}")
-    part = part or WHOLE
-    now, all_runs = part.of(planned), len(planned.configs())
-    runs = f"{all_runs} runs" if now == planned else f"{len(now.configs())} of its {all_runs} runs now"
+    now, all_runs = part.of(manifest), len(manifest.configs())
+    runs = f"{all_runs} runs" if now == manifest else f"{len(now.configs())} of its {all_runs} runs now"
     say(f"size {question.size} ({size.summary}): {len(now.arms)} arms, {runs}, on {device}")
     with stopping_after_the_epoch() as stopping, Progress(console) as progress:
         train = _executor(options, device, progress, stopping)
-        results = execute(study, question, root, train, say, resumed, planned, part)
+        results = execute(study, question, root, train, say, manifest if resumed else None, manifest, part)
         if stopping():
             raise KeyboardInterrupt
         stopping.at_once = True  # what is measured is kept model by model
@@ -199,13 +194,14 @@ def _verdicts(study: Study, results: Results, console: Console) -> None:
     from rich.text import Text
 
     from ..lab.claims import in_short
+    from ..report.page import judged_claims
 
     table = Table(title=f"{study.name}, {results.question.size}", title_justify="left")
     for column in ("claim", "statement", "verdict", "evidence"):
         table.add_column(column)
     colours = {"confirmed": "green", "refuted": "red", "no difference": "cyan", "undecided": "yellow"}
-    for claim in study.claims(results):
-        judged = claim.judge(results)
+    for judged in judged_claims(study, results):
+        claim = judged.claim
         short = in_short(judged) if results.question.size != "smoke" else []
         evidence = "\n".join(f"{part.word} {part.text}".lstrip() for part in short) or judged.sentence
         table.add_row(
