@@ -193,8 +193,7 @@ def _results(commands: Commands[argparse.ArgumentParser]) -> None:
     check.add_argument("folder", type=Path, metavar="RESULTS", help="results/<study>-<size>")
     check.add_argument("run", metavar="RUN", help="its name, as in runs.csv")
     check.add_argument("--epochs", type=positive, default=5, metavar="N", help="default: 5")
-    check.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if any")
-    check.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: measured)")
+    _machine(check)
     check.set_defaults(command=("results", "check_result"))
     for verb in (add, build, restore, check):
         _plugin(verb)
@@ -212,9 +211,13 @@ def _train(commands: Commands[argparse.ArgumentParser]) -> None:
     train.set_defaults(command=("train", "train_runs"))
 
 
-def _where(command: argparse.ArgumentParser) -> None:
+def _machine(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if any")
     command.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: measured)")
+
+
+def _where(command: argparse.ArgumentParser) -> None:
+    _machine(command)
     command.add_argument(
         "--on", default="local", metavar="WHERE", help="local (default), ray, or ray://HOST:PORT: many machines"
     )

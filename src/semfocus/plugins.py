@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,25 +45,22 @@ def register(cls: C) -> C:
     from . import diagnostics
     from .lab.study import Study
 
-    if isinstance(cls, type) and issubclass(cls, Pattern):
-        _check_methods(cls, Pattern)
-        _check_dataclass(cls)
-        patterns.register(cls)
-    elif isinstance(cls, type) and issubclass(cls, Task):
-        _check_methods(cls, Task)
-        _check_dataclass(cls)
-        tasks.registry.add(cls)
-    elif isinstance(cls, type) and issubclass(cls, diagnostics.Diagnostic):
-        _check_methods(cls, diagnostics.Diagnostic)
-        diagnostics.registry.add(cls)
-    elif isinstance(cls, type) and issubclass(cls, Study):
-        _check_methods(cls, Study)
-        studies.registry.add(cls)
-    else:
+    adders: dict[type, Callable[[Any], object]] = {
+        Pattern: patterns.register,
+        Task: tasks.registry.add,
+        diagnostics.Diagnostic: diagnostics.registry.add,
+        Study: studies.registry.add,
+    }
+    base = next((base for base in adders if isinstance(cls, type) and issubclass(cls, base)), None)
+    if base is None:
         raise ValueError(
             "register takes a class derived from semfocus.Pattern, tasks.Task, diagnostics.Diagnostic or "
             f"lab.study.Study, not {cls!r}"
         )
+    _check_methods(cls, base)
+    if base in (Pattern, Task):
+        _check_dataclass(cls)
+    adders[base](cls)
     return cls
 
 
