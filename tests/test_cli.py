@@ -309,3 +309,15 @@ def test_patterns_as_the_tables_and_as_python_write_them(capsys):
     ]:
         assert main(["show", text]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_mistakes_are_a_sentence_however_it_is_called():
+    for module in ("semfocus", "semfocus.cli"):
+        found = subprocess.run([sys.executable, "-m", module, "show", "top_k()"], capture_output=True, text=True)
+        assert (found.returncode, found.stderr.count("\n")) == (2, 1), found.stderr
+
+
+def test_what_draws_is_not_said_to_look(capsys):
+    for name, said in (("random_k(3)", "It draws anew each time"), ("top_k(3)", "It looks at its input")):
+        assert main(["show", name, "--length", "5"]) == 0
+        assert said in capsys.readouterr().out

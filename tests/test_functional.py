@@ -94,6 +94,20 @@ def test_a_negative_scale_is_applied_before_the_choice():
     assert torch.equal(flipped > 0, bottom > 0)
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_scales_that_are_not_positive_hide_the_future_too(scale, dtype):
+    """PyTorch's causal kernel gives NaN there."""
+    q, k, v = (x.to(dtype).requires_grad_() for x in draw())
+    found, wanted = (
+        attention(q, k, v, is_causal=True, scale=scale, implementation=name) for name in ("auto", "reference")
+    )
+    tolerance = {"atol": 0.05, "rtol": 0} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(found, wanted, **tolerance)
+    for a, b in zip(*(torch.autograd.grad(out.sum(), (q, k, v)) for out in (found, wanted)), strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+
+
 def test_choices_are_made_in_float32_whatever_the_inputs():
     # In bfloat16 the two scores would tie: 256 + 1 rounds to 256.
     q = torch.ones(1, 1, 1, 2, dtype=torch.bfloat16)

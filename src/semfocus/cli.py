@@ -261,4 +261,6 @@ def seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from semfocus.cli import main as run  # this file again, under the name whose UserError the commands raise
+
+    sys.exit(run())

@@ -77,7 +77,7 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention in which each query keeps the keys that ``pattern`` chooses among the visible ones.
 
-    With ``Full()`` this is ``torch.nn.functional.scaled_dot_product_attention``.
+    With ``Full()`` this is ``torch.nn.functional.scaled_dot_product_attention``, what its kernels make of NaN included.
 
     Args:
         query: (..., heads, t, d) in float64, float32, bfloat16 or float16.
@@ -304,7 +304,8 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
 
 
 def _sdpa(p: Problem) -> Tensor:
-    q, scale = (p.q * p.scale, 1.0) if isinstance(p.scale, Tensor) else (p.q, p.scale)
+    # PyTorch's causal kernel on a CPU hides keys before it scales: 0 or less would show them, or give NaN.
+    q, scale = (p.q * p.scale, 1.0) if isinstance(p.scale, Tensor) or p.scale <= 0 else (p.q, p.scale)
     gqa = False
     if p.k.shape[-3] != q.shape[-3]:  # compared here: a compiler's sizes may be symbols, and so would be the answer
         gqa = True

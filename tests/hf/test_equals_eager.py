@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import DECODERS, MODELS, logits, make, padding, real, tf, tokens
+from tiny_models import DECODERS, MODELS, SIZES, logits, make, padding, real, tf, tokens
 
 import semfocus
 from semfocus import Banded, TopK, hf
@@ -251,3 +251,25 @@ def test_every_name_is_registered():
     for name in names:
         assert name in tf.AttentionInterface().valid_keys()
         assert name in tf.AttentionMaskInterface().valid_keys()
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("focused", [False, True])
+def test_attention_that_looks_into_its_mask(side, focused):
+    """Doge makes a mask of its own of the one it is given, so it must be given a whole one."""
+
+    def doge(implementation, **settings):
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        torch.manual_seed(0)
+        model = tf.DogeForCausalLM(tf.DogeConfig(**SIZES, **heads, attn_implementation=implementation, **settings))
+        for parameter in model.parameters():
+            parameter.data.add_(torch.randn(parameter.shape) * 0.2)
+        return model.eval()
+
+    mask = padding(side)
+    wanted = doge("eager")(tokens(), attention_mask=mask).logits
+    model = doge("eager") if focused else doge("semfocus_top_k", semfocus={"k": 100})
+    if focused:
+        focus(model, TopK(100))
+    found = model(tokens(), attention_mask=mask).logits
+    torch.testing.assert_close(found[mask.bool()], wanted[mask.bool()], atol=1e-5, rtol=0)

@@ -267,3 +267,23 @@ torch.testing.assert_close(out, found["logits"])
     assert done.returncode == 0, done.stderr
     unfocus(model)
     assert not any("semfocus" in name for module in model.modules() for name in vars(module))
+
+
+def test_attention_by_code_of_its_own_is_named():
+    """SAM's vision layers take no mask and use no interface: they stay as they are, and focus says so."""
+    vision = {"num_hidden_layers": 2, "num_attention_heads": 4, "mlp_dim": 32, "output_channels": 16, "window_size": 4}
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 32}
+    model = tf.SamModel(
+        tf.SamConfig(
+            vision_config=tf.SamVisionConfig(
+                hidden_size=32, image_size=64, patch_size=8, global_attn_indexes=[1], **vision
+            ),
+            mask_decoder_config=tf.SamMaskDecoderConfig(**sizes, iou_head_hidden_dim=16),
+            prompt_encoder_config=tf.SamPromptEncoderConfig(hidden_size=16, image_size=64, patch_size=8),
+        )
+    )
+    result = focus(model, TopK(1))
+    assert [name for name, _ in result.unreached] == [f"vision_encoder.layers.{n}.attn" for n in (0, 1)]
+    assert all(layer.name.startswith("mask_decoder") for layer in result.changed)
+    assert "beyond reach: they attend by code of their own\n  vision_encoder.layers.0.attn  Sam" in str(result)
+    assert focus(make("llama"), TopK(3)).unreached == ()

@@ -175,6 +175,7 @@ def test_harmless_arguments_and_none_pass():
     assert out.shape == (2, 4, 4, 8)
     assert weights is None
     assert call(is_causal=False, module=Module())[0].shape == out.shape
+    assert call(labels=torch.ones(2, 4), logits_to_keep=0)[0].shape == out.shape
 
 
 def test_the_mask_holds_what_static_caches_and_prefixes_say():

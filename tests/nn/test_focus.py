@@ -343,3 +343,13 @@ def test_unfocus_does_not_lose_what_was_put_on_afterwards():
 def test_dropout_is_a_number(wrong):
     with pytest.raises(ValueError, match=r"dropout is .*; it must be a number in"):
         MultiheadAttention(8, 2, wrong)
+
+
+def test_a_forward_of_the_instance_s_own_is_refused():
+    """It would be called in the place of ours."""
+    layer = nn.MultiheadAttention(8, 2, kdim=6, vdim=6)
+    plain = layer.forward
+    layer.forward = lambda *given, **named: plain(*given, **named)
+    with pytest.raises(ValueError, match=r"0 has a forward of its own, which would be called instead; leave it out"):
+        focus(nn.ModuleList([layer]), TopK(1))
+    assert type(layer) is nn.MultiheadAttention

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import semfocus
 from semfocus import (
     Banded,
     BlockLocal,
@@ -221,3 +222,12 @@ def test_a_label_uses_no_regular_expression(monkeypatch):
     """Labels are made inside compiled functions, which would then depend on the expressions Python remembers."""
     monkeypatch.setattr("re.sub", None)
     assert SwappedTopK(5).label == "swapped_top_k(k=5)"
+
+
+def test_budgets_as_large_as_tensors_hold():
+    q, k, v = torch.randn(3, 1, 2, 6, 4)
+    wanted = semfocus.attention(q, k, v)
+    for pattern in (semfocus.Banded(2**63 - 1), semfocus.BlockLocal(2**63 - 1), semfocus.Strided(2**63 - 1)):
+        torch.testing.assert_close(semfocus.attention(q, k, v, pattern), wanted)
+    with pytest.raises(ValueError, match=f"width is {2**63}; it must be below 2.63"):
+        semfocus.Banded(2**63)

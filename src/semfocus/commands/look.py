@@ -68,8 +68,10 @@ def show_pattern(options: argparse.Namespace) -> int:
     with users_code():
         kept = chosen(pattern, View(q, k, visible, noise=noise)).expand(examples, 1, tokens, tokens)[0, 0]
     print(f"{pattern.label}: {pattern.summary}")
-    if pattern.input_dependent or pattern.random:
+    if pattern.input_dependent:
         print("It looks at its input: this is its choice for random queries and keys.")
+    elif pattern.random:
+        print("It draws anew each time: this is one draw.")
     print(f"{tokens} queries (rows), {tokens} keys (columns), {int(kept.sum())} of {tokens * tokens} pairs kept\n")
     full, empty = ("██", " ·") if printable("█·") else ("##", " .")
     for row in kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from ..cli import UserError
@@ -40,7 +41,7 @@ def add_results(options: argparse.Namespace) -> int:
                 f"{f', {added.dropped} dropped (their arms were planned anew)' if added.dropped else ''}; "
                 f"{added.files} files written, {size / 1e6:.2f} MB"
             )
-    print(f"semfocus results build {options.into} writes pages and tables")
+    print(f"semfocus results build {shlex.quote(str(options.into))} writes pages and tables")
     return 0
 
 

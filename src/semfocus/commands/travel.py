@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from .common import need_lab, one_sentence
 
@@ -26,5 +27,5 @@ def unpack_store(options: argparse.Namespace) -> int:
     with one_sentence():
         unpacked = unpack(options.file, options.directory)
     print(f"{unpacked.runs} runs added to {options.directory}, {unpacked.skipped} were there already")
-    print(f"semfocus report {options.directory} writes their pages")
+    print(f"semfocus report {shlex.quote(str(options.directory))} writes their pages")
     return 0

@@ -13,7 +13,9 @@ HARMLESS = frozenset(
     {
         "cache_position",
         "deterministic",
+        "labels",
         "layer_idx",
+        "logits_to_keep",
         "num_items_in_batch",
         "output_hidden_states",
         "output_router_logits",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..reference import hiding
-from .reach import check_reach
+from .reach import check_reach, makes_masks
 
 
 def attention_mask(
@@ -42,7 +42,7 @@ def attention_mask(
     # Static caches give a tensor as offset, and more keys than there are tokens.
     ends_together = isinstance(q_offset, int) and kv_offset == 0 and q_offset + q_length == kv_length
     plain = mask_function if padding_fits and not use_vmap else None
-    skip = allow_is_causal_skip and ends_together and q_length > 1
+    skip = allow_is_causal_skip and ends_together and q_length > 1 and not makes_masks(type(config))
     if plain is masking_utils.causal_mask_function and skip:
         ones = torch.ones(1, 1, 1, 1, dtype=torch.uint8, device=device)
         return ones if attention_mask is None else attention_mask[:, None, None].to(torch.uint8)

@@ -38,10 +38,19 @@ def is_stranger(module: nn.Module) -> bool:
     return not any(uses_interface(type(m)) or isinstance(m, nn.MultiheadAttention) for m in module.modules())
 
 
+def attends_alone(module: nn.Module) -> bool:
+    """Attention that takes no mask and computes its scores itself (SAM's vision layers): nothing reaches it."""
+    cls = type(module)
+    if "Attention" not in cls.__name__ or isinstance(module, nn.MultiheadAttention) or takes_masks(cls):
+        return False
+    return not uses_interface(cls) and scores_itself(cls)
+
+
 def scores_itself(cls: type[nn.Module]) -> bool:
     """Does one of its methods take a softmax? Linear attention and wrappers do not."""
     methods = (inspect.unwrap(method) for method in vars(cls).values() if inspect.isfunction(method))
-    return any(name in ("softmax", "Softmax") for method in methods for name in method.__code__.co_names)
+    scoring = {"softmax", "Softmax", "scaled_dot_product_attention"}
+    return any(scoring.intersection(method.__code__.co_names) for method in methods)
 
 
 def check_reach(config: Any) -> None:
@@ -95,12 +104,31 @@ _known: dict[type, bool] = {}
 def _is_unreachable(config_class: type) -> bool:
     """Does a file beside the config's make masks for attention of its own, without any that uses the interface?"""
     if config_class not in _known:
-        package, _, name = config_class.__module__.rpartition(".")
-        start = f"{package}.modeling_" if name.startswith("configuration_") else None
-        files = [module for key, module in list(sys.modules.items()) if start and key.startswith(start)]
-        classes = [_own_modules(file) for file in files if _makes_masks(file)]
+        classes = [_own_modules(file) for file in _modeling_files(config_class) if _makes_masks(file)]
         _known[config_class] = any(any(map(takes_masks, c)) and not any(map(uses_interface, c)) for c in classes)
     return _known[config_class]
+
+
+_masked: dict[type, bool] = {}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def makes_masks(config_class: type) -> bool:
+    """Does attention beside this config look into the masks it is given, to make its own of them (Doge)?"""
+    if config_class not in _masked:
+        classes = [cls for file in _modeling_files(config_class) for cls in _own_modules(file) if uses_interface(cls)]
+        _masked[config_class] = any(_is_about_masks(name) for cls in classes for name in vars(cls))
+    return _masked[config_class]
+
+
+def _is_about_masks(method: str) -> bool:
+    return method.endswith("_mask")
+
+
+def _modeling_files(config_class: type) -> list[ModuleType]:
+    package, _, name = config_class.__module__.rpartition(".")
+    start = f"{package}.modeling_" if name.startswith("configuration_") else None
+    return [module for key, module in list(sys.modules.items()) if start and key.startswith(start)]
 
 
 def _makes_masks(modeling: ModuleType) -> bool:

@@ -26,11 +26,15 @@ class Layer:
 
 @dataclass(frozen=True)
 class Focused:
-    """What ``focus`` did. ``left`` holds the layers it did not touch, each with the reason."""
+    """What ``focus`` did. ``left`` holds the layers it did not touch, each with the reason.
+
+    ``unreached``: names and classes of modules that attend by code of their own, which ``focus`` cannot change.
+    """
 
     pattern: Pattern
     changed: tuple[Layer, ...]
     left: tuple[tuple[Layer, str], ...] = ()
+    unreached: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         total = len(self.changed) + len(self.left)
@@ -39,6 +43,9 @@ class Focused:
         if self.left:
             lines.append("left as they were")
             lines += [f"  {layer.index}  {layer.name}  {layer.kind}: {reason}" for layer, reason in self.left]
+        if self.unreached:
+            lines.append("beyond reach: they attend by code of their own")
+            lines += [f"  {name}  {kind}" for name, kind in self.unreached]
         return "\n".join(lines)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import SupportsIndex
 
 from torch import nn
 
 from ..hf import models
+from ..hf.reach import attends_alone
 from ..patterns.base import Pattern
 from .attention import MultiheadAttention, check_pattern
 from .layers import Focused, chosen, described
@@ -56,7 +58,8 @@ def focus(model: nn.Module, pattern: Pattern, layers: Iterable[SupportsIndex | s
     for module in ours:
         _swap(module, pattern)
     _stop_nested_tensors(model)
-    return result
+    alone = [(name, type(m).__name__) for name, m in model.named_modules() if attends_alone(m)]
+    return dataclasses.replace(result, unreached=tuple(alone))
 
 
 def unfocus(model: nn.Module) -> tuple[str, ...]:
@@ -94,6 +97,11 @@ def _check(name: str, module: nn.MultiheadAttention, pattern: Pattern) -> None:
         raise ValueError(
             f"{name or 'model'} is a {type(module).__name__}, which changes nn.MultiheadAttention in ways focus would "
             "lose; leave it out of layers, or focus before it is wrapped or parametrised"
+        )
+    if "forward" in vars(module):
+        raise ValueError(
+            f"{name or 'model'} has a forward of its own, which would be called instead; leave it out of layers, or "
+            "focus before it is wrapped"
         )
     check_pattern(module, pattern)
 

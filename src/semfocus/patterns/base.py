@@ -156,6 +156,8 @@ def broadcasts(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 def require_int(pattern: Pattern, name: str, minimum: int) -> None:
     """Knobs are checked when a pattern is made: ``TopK(0)`` fails there and not in the middle of a run."""
     number = whole_number(name, getattr(pattern, name), minimum)
+    if type(number) is int and number >= 2**63:  # tensors hold no larger ones
+        raise ValueError(f"{name} is {number}; it must be below 2^63")
     object.__setattr__(pattern, name, number)  # a NumPy integer becomes a plain one
 
 
