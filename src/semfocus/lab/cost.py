@@ -18,8 +18,8 @@ from ..training.protocol import RunConfig
 #: A backward pass costs about two forward passes.
 PASSES = 3
 TIMED_STEPS = 10
-#: Measurements, and at least as many as fill a fifth of a second: steps on a GPU take less than a millisecond.
-REPEATS, SECONDS = 3, 0.2
+#: Measurements, and at least as many as fill so many seconds: steps on a GPU take less than a millisecond.
+REPEATS, SECONDS = 3, 0.1
 
 
 def flops_per_step(config: RunConfig) -> float:
