@@ -62,7 +62,8 @@ def _compared(before: Rows, after: Rows) -> np.ndarray[tuple[int, int], np.dtype
     if before.pattern.input_dependent:
         smaller = torch.minimum(Separation().values(before), Separation().values(after)).clamp(min=0)
         separation = smaller.double().cpu().numpy()
-        bound, vacuous = (found := xi_h(delta, kept, separation)), is_vacuous(found, separation)
+        bound = xi_h(delta, kept, separation)
+        vacuous = is_vacuous(bound, separation)
     else:
         bound = xi_r(delta, kept)
         vacuous = is_vacuous(bound)

@@ -66,9 +66,10 @@ def build_all(root: Path, find: Callable[[str], Study], say: Callable[[str], Non
         for number, evidence in enumerate(evidence_of_all(root), 1):
             say(f"{number} of {len(found)}: {evidence.path}")
             built.append(build(evidence, Path(temporary) / str(number), find, say))
+        summary = Summary(built)
+        write_text(root / INDEX, summary.index())
         if above is not None:
-            fill(Summary(built), above, say)
-        write_text(root / INDEX, Summary(built).index())
+            fill(summary, above, say)
     size = sum(path.stat().st_size for folder in found for path in folder.rglob("*") if path.is_file())
     say(f"{len(found)} folders, {size / 1e6:.1f} MB of at most {MOST / 1e6:.0f}")
     if size > MOST:

@@ -77,8 +77,7 @@ class ClaimRow:
     @property
     def seeds(self) -> str:
         """On how many it rests."""
-        counts = sorted({line.seeds for line in self.judged.lines if line.seeds}) or [0]
-        return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return span(line.seeds for line in self.judged.lines if line.seeds)
 
     @property
     def ours(self) -> str:
@@ -106,6 +105,15 @@ class ClaimRow:
                 for line in self.judged.lines
             ],
         }
+
+
+def span(counts: Iterable[int]) -> str:
+    """
+    >>> span([10, 5, 10]), span([3]), span([])
+    ('5 to 10', '3', '0')
+    """
+    found = sorted(set(counts)) or [0]
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
 def claim_rows(results: Results, judged: Sequence[Judged]) -> list[ClaimRow]:

@@ -13,7 +13,7 @@ from typing import Literal
 from ..lab.claims import Line, listed
 from ..lab.results import Results
 from ..lab.stats import ALPHA, Comparison
-from .claims import ClaimRow, Place
+from .claims import ClaimRow, Place, span
 from .cost import Cost
 from .markdown import NOTE, in_a_cell, table
 from .speed import HERE, TUNED, Kind, Race, shown
@@ -183,7 +183,6 @@ class Summary:
                 if here <= told:
                     continue
                 told |= here
-                seeds = sorted({race.seeds for race, _ in timed})
                 verdict = _clock_verdict([clock for _, clock in timed], _planned(one, kind))
                 lines = [Line(race.panel, "", clock.shown(), "undecided", seeds=race.seeds) for race, clock in timed]
                 rows.append(
@@ -193,7 +192,7 @@ class Summary:
                         in_a_cell(listed(lines)),
                         _verdict(
                             verdict,
-                            " to ".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1]))),
+                            span(race.seeds for race, _ in timed),
                             f"[{one.study}, {one.results.question.name}]({results}{one.name}/speed.md)",
                         ),
                     )

@@ -117,12 +117,8 @@ def makes_masks(config_class: type) -> bool:
     """Does attention beside this config look into the masks it is given, to make its own of them (Doge)?"""
     if config_class not in _masked:
         classes = [cls for file in _modeling_files(config_class) for cls in _own_modules(file) if uses_interface(cls)]
-        _masked[config_class] = any(_is_about_masks(name) for cls in classes for name in vars(cls))
+        _masked[config_class] = any(name.endswith("_mask") for cls in classes for name in vars(cls))
     return _masked[config_class]
-
-
-def _is_about_masks(method: str) -> bool:
-    return method.endswith("_mask")
 
 
 def _modeling_files(config_class: type) -> list[ModuleType]:

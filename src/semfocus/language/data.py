@@ -31,7 +31,7 @@ def text_of(config: LanguageConfig) -> Tokens:
             f"{most} tokens in sequences of {config.model.context} (raise text.megabytes, give a longer corpus or ask "
             "for fewer)"
         )
-    most = there(config, tokens) * config.model.context
+    most = heldout_sequences(config, tokens) * config.model.context
     if most < config.step_tokens:
         raise ConfigError(
             f"train.batch is {config.train.batch}; the validation text is too short for one such batch of "
@@ -50,9 +50,9 @@ def refuse_to_plan(config: LanguageConfig, tokens: Tokens | None) -> None:
             f"it must be at most {max(config.steps - FALL, 0) / config.steps:g}"
         )
     asked = config.train.heldout // config.model.context
-    sequences = evaluated(config, asked if tokens is None else there(config, tokens))
+    sequences = evaluated(config, asked if tokens is None else heldout_sequences(config, tokens))
     if config.train.diagnose > sequences:
-        longer = tokens is None or asked < there(config, tokens)
+        longer = tokens is None or asked < heldout_sequences(config, tokens)
         helps = "raise train.heldout" if longer else "raise text.megabytes or give a longer corpus"
         raise ConfigError(
             f"train.diagnose is {config.train.diagnose}; {sequences} validation sequences are evaluated, so ask for "
@@ -60,7 +60,7 @@ def refuse_to_plan(config: LanguageConfig, tokens: Tokens | None) -> None:
         )
 
 
-def there(config: LanguageConfig, tokens: Tokens) -> int:
+def heldout_sequences(config: LanguageConfig, tokens: Tokens) -> int:
     """Sequences that the validation text has."""
     return max(len(tokens.heldout) - 1, 0) // config.model.context
 
@@ -81,7 +81,7 @@ class Batches:
         sequences = (len(self.train) - 1) // context
         order = batch_order(torch.tensor([config.seed]), 0, sequences)[0]
         self.order = (order[: config.steps * batch] * context).to(device)  # where each sequence begins
-        sequences = there(config, tokens)
+        sequences = heldout_sequences(config, tokens)
         places = torch.linspace(0, sequences - 1, evaluated(config, sequences))
         self.evaluated = (places.long() * context).to(device)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..stats import FEWEST_SEEDS
+from ..stats import NO_INTERVAL
 from .base import Judged, Line, Outcome
 
 #: What decides comes first.
@@ -14,7 +14,6 @@ ORDER: tuple[Outcome, ...] = ("refuted", "confirmed", "no difference", "undecide
 #: Numbers that a cell holds, and panels that are named. Where there are more they are counted, and the ends are shown.
 NUMBERS, NAMES = 10, 5
 FOCUSED = "top-k(5) "
-NO_INTERVAL = f" (no interval below {FEWEST_SEEDS} seeds)"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ Bound = Literal["estimate", "at least", "at most", "not interpretable"]
 EQUIVALENT = (0.8, 1.25)
 #: Fewer seeds cannot reach ALPHA: the smallest two-sided p of n seeds is 2 / 2^n.
 FEWEST_SEEDS = 6
+#: Said behind a ratio of fewer.
+NO_INTERVAL = f" (no interval below {FEWEST_SEEDS} seeds)"
 #: A larger share of censored seeds has to be said before any number is shown.
 HEAVY_CENSORING = 0.2
 
@@ -109,7 +111,7 @@ class Comparison:
             return not_interpretable(self.a, self.b)
         prefix = "" if self.bound == "estimate" else f"{self.bound} "
         if self.interval is None:
-            return f"{prefix}{self.ratio:.2f} (no interval below {FEWEST_SEEDS} seeds)"
+            return f"{prefix}{self.ratio:.2f}{NO_INTERVAL}"
         return f"{prefix}{self.ratio:.2f} ({shown_limits(*self.valid_limits, 'from', 'up to')})"
 
 
