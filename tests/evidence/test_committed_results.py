@@ -5,6 +5,8 @@ from pathlib import Path
 from semfocus import studies
 from semfocus.evidence.build import INDEX, MOST, README, REPRODUCTION, evidence_of_all, folders, judge, tables
 from semfocus.evidence.markdown import filled, marks
+from semfocus.evidence.overview import NAME as OVERVIEW
+from semfocus.evidence.overview import overview
 from semfocus.evidence.reproduction import documents
 from semfocus.evidence.summary import BY_CLAIM, BY_STUDY, FAILS, Summary
 
@@ -28,6 +30,7 @@ def test_the_committed_tables_are_what_the_committed_data_give(tmp_path):
             assert (path / name).read_text() == text, f"{path / name} is stale; run `make results`"
     summary = Summary(built)
     assert (ROOT / "results" / INDEX).read_text() == summary.index(), "results/README.md is stale; run `make results`"
+    assert (overview(summary) is not None) == (ROOT / "results" / OVERVIEW).is_file()
     for name, bodies in ((README, {"": summary.readme()}), (REPRODUCTION, documents(summary))):
         text = (ROOT / name).read_text()
         for place, body in bodies.items():

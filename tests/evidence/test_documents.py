@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from made_up import trained
 from two_tasks import find
 
 from semfocus import Full, TopK
@@ -20,10 +21,8 @@ from semfocus.lab.cost import clock_key
 from semfocus.lab.results import Results
 from semfocus.lab.stats import ConvergenceTimes, compare
 from semfocus.lab.store import Manifest, Question, Store
-from semfocus.lab.study import arm
 from semfocus.report.speed import scaled
-from semfocus.studies._sizes import TINY
-from semfocus.training.files import StorageError, append_lines, write_json
+from semfocus.training.files import StorageError, write_json
 
 
 def row(study, claim, verdict, paper="holds"):
@@ -162,30 +161,6 @@ def test_cells_end_no_row_and_begin_no_tag():
 def scales(tmp_path):
     """Full attention at two scales and top-k(5), six seeds."""
     return trained(tmp_path, (Full(), 1.0), (Full(), 4.0), (TopK(5), 1.0))
-
-
-def trained(tmp_path, *patterns):
-    """T by label."""
-    times = {"full": 40, "full x 4": 8, "top-k(5)": 10, "top-k(5) x 4": 12}
-    made = [arm("even_pairs", pattern, {**TINY, "train": {"epochs": 50}}, scale=scale) for pattern, scale in patterns]
-    store, manifest = Store(tmp_path, "controls"), Manifest(Question("controls", "quick", 6), tuple(made))
-    store.write(manifest)
-    for one in made:
-        for seed in range(6):
-            directory = store.run(manifest.run_of(one, seed))
-            write_json(directory.path / "config.json", one.with_seed(seed).to_dict())
-            write_json(directory.path / "environment.json", {"population": 2, "device": "GPU"})
-            right = times[one.label] + seed
-            rows = [
-                {"epoch": e, "train_loss": 0.1, "train_accuracy": float(e >= right), "heldout_loss": 0.1,
-                 "heldout_accuracy": 0.5, "seconds": 2.0}
-                for e in range(51)
-            ]  # fmt: skip
-            append_lines(directory.path / "metrics.jsonl", rows)
-            write_json(directory.path / "summary.json", {"status": "finished", "epochs": 50})
-    step = {clock_key(made[0].config): {"milliseconds": 1.0}, clock_key(made[2].config): {"milliseconds": 2.0}}
-    write_json(store.path / "clock.json", {"GPU": step})
-    return store, manifest
 
 
 def test_races_as_trained_and_best_against_best(tmp_path):

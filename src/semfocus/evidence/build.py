@@ -16,6 +16,8 @@ from .compact import write_text
 from .cost import cost_of
 from .folder import MANIFEST, Evidence, clock_of, load
 from .markdown import fill_file
+from .overview import NAME as OVERVIEW
+from .overview import overview
 from .reproduction import documents
 from .runs import runs_csv
 from .summary import Built, Summary
@@ -68,6 +70,8 @@ def build_all(root: Path, find: Callable[[str], Study], say: Callable[[str], Non
             built.append(build(evidence, Path(temporary) / str(number), find, say))
         summary = Summary(built)
         write_text(root / INDEX, summary.index())
+        if (picture := overview(summary)) is not None:
+            write_text(root / OVERVIEW, picture)
         if above is not None:
             fill(summary, above, say)
     size = sum(path.stat().st_size for folder in found for path in folder.rglob("*") if path.is_file())

@@ -204,9 +204,9 @@ class Summary:
         panels = list(dict.fromkeys(race.panel for one in self.built for race in one.races if "," not in race.panel))
         rows = []
         for panel in panels:
-            plain = self._race(panel, "as the paper trains") or self._race(panel, HERE)
+            plain = self.race(panel, "as the paper trains") or self.race(panel, HERE)
             here = f" ({HERE})" if plain and plain.kind == HERE else ""
-            scaled, tuned = self._race(panel, "best scale"), self._race(panel, "learning rate and scale tuned")
+            scaled, tuned = self.race(panel, "best scale"), self.race(panel, "learning rate and scale tuned")
             names = f" ({scaled.a.label} against {scaled.b.label})" if scaled else ""
             rows.append(
                 (
@@ -235,7 +235,7 @@ class Summary:
         )
         return f"**Convergence ratios, task by task.** {text}\n\n{table(columns, rows)}"
 
-    def _race(self, panel: str, kind: Kind) -> Race | None:
+    def race(self, panel: str, kind: Kind) -> Race | None:
         """Of the paper's size, if any, and of the study that tried most arms; convergence before others."""
         every = [
             (is_full_size(one), race)

@@ -80,6 +80,11 @@ class Comparison:
         )
 
     @property
+    def ratios(self) -> tuple[float, ...]:
+        """Seed by seed, of min(T, E), in the order of ``seeds``."""
+        return tuple(np.exp(_log_times(self.a) - _log_times(self.b)).tolist())
+
+    @property
     def restricted_means(self) -> tuple[float, float]:
         """Mean of min(T, E) of a and of b."""
         return self.a.restricted_mean(), self.b.restricted_mean()
