@@ -200,13 +200,19 @@ def test_a_claim_names_the_seeds_it_rests_on():
     assert (seeds(*lines), seeds(lines[0]), seeds(lines[1]), seeds()) == ("6 to 10", "6", "0", "0")
 
 
-def test_a_claim_says_what_it_is_about_so_far():
-    lines = [Line("a", "b", "-", "refuted", seeds=6), Line("c", "b", "-", "missing"), Line("d", "b", "-", "missing")]
+def test_a_claim_says_where_its_verdict_comes_from():
+    def line(panel, arm, outcome):
+        return Line(panel, f"{arm} against full", "-", outcome, seeds=6)
+
+    lines = [
+        line("a", "top-k(5)", "refuted"), line("a", "top-k(9)", "refuted"), line("b", "top-k(5)", "undecided"),
+        line("b", "top-k(9)", "refuted"), line("c", "top-k(5)", "refuted"), line("c", "top-k(9)", "missing"),
+        line("d", "top-k(5)", "confirmed"),
+    ]  # fmt: skip
     judged = dataclasses.replace(row("mechanism", "lowering helps", "refuted").judged, lines=tuple(lines))
     found = ClaimRow("mechanism", "paper", judged)
-    assert (found.scope, found.missing, found.planned) == ("paper; a", 2, 3)
-    whole = dataclasses.replace(judged, lines=tuple(lines[:1]))
-    assert ClaimRow("mechanism", "paper", whole).scope == "paper"
+    assert (found.scope, found.missing, found.planned) == ("paper; a, b (top-k(9) alone), c", 1, 7)
+    assert ClaimRow("mechanism", "paper", dataclasses.replace(judged, lines=tuple(lines[:2]))).scope == "paper"
 
 
 def test_a_run_of_two_arms_counts_once(scales):

@@ -70,9 +70,17 @@ class ClaimRow:
 
     @property
     def scope(self) -> str:
-        """The size, and which panels it is about so far."""
-        panels = dict.fromkeys(line.panel for line in self.judged.lines if line.outcome != "missing")
-        return f"{self.name}; {', '.join(panels)}" if self.missing else self.name
+        """The size, and where the verdict comes from, if not from all of its comparisons."""
+        lines, verdict = self.judged.lines, self.verdict
+        found = [line for line in lines if line.outcome == verdict]
+        if len(found) in (0, len(lines)):
+            return self.name
+        panels = []
+        for panel in dict.fromkeys(line.panel for line in found):
+            every = [line for line in lines if line.panel == panel and line.outcome != "missing"]
+            arms = [line.subject.partition(" against ")[0] for line in every if line.outcome == verdict]
+            panels.append(panel if len(arms) == len(every) else f"{panel} ({', '.join(arms)} alone)")
+        return f"{self.name}; {', '.join(panels)}"
 
     @property
     def seeds(self) -> str:
