@@ -228,13 +228,15 @@ def test_a_run_that_is_being_trained_is_left_to_its_trainer(store, tmp_path):
     pack(found.path, tmp_path / "x.zip")
     run = sorted(folder.name for folder in (found.path / "runs").iterdir())[0]
     there = tmp_path / "there" / "convergence"
-    (there / "runs" / run).mkdir(parents=True)
-    (there / "runs" / run / "metrics.jsonl").write_text("")
     group = there / "groups" / "0123456789abcdef"
     group.mkdir(parents=True)
     (group / "group.json").write_text(json.dumps({"runs": [run], "configs": [], "threads": 1}))
     with try_lock(group / ".lock"):
         assert unpack(tmp_path / "x.zip", tmp_path / "there").skipped == 1
+        assert not (there / "runs" / run).exists()  # it has been claimed, and begins any moment
+        (there / "runs" / run).mkdir()
+        (there / "runs" / run / "metrics.jsonl").write_text("")
+        assert unpack(tmp_path / "x.zip", tmp_path / "there").skipped > 0
         assert (there / "runs" / run / "metrics.jsonl").read_text() == ""
     assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 1
 

@@ -15,11 +15,16 @@ def test_metrics_are_mirrored_as_they_grow(made_up, capsys):
     run = store.run(manifest.configs()[1].hash).path / "metrics.jsonl"
     lines = run.read_text().splitlines(keepends=True)
     run.write_text("".join(lines[:30]))  # it is still training
+    summary = run.with_name("summary.json").read_text()
+    run.with_name("summary.json").unlink()
     mirror = Mirror(store.path.parent)
     assert mirror.update() == 101 + 30
     assert mirror.update() == 0
+    assert len(mirror.writers) == 1  # of what may go on
     run.write_text("".join(lines))
+    run.with_name("summary.json").write_text(summary)
     assert mirror.update() == 71
+    assert (mirror.update(), mirror.writers) == (0, {})
     (folder,) = (store.path / "tensorboard").glob("*topk*")
     events = EventAccumulator(str(folder))
     events.Reload()

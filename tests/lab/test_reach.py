@@ -81,6 +81,9 @@ def test_shortcuts():
     assert set(known("stack_manipulation", random_labels=True)) == {"majority class"}
     short = arm("stack_manipulation", Full(), {"task": {"length": 12}}).config
     assert set(baselines(short)) == {"majority class"}  # they were counted at length 40
+    other = arm("listops", Full(), {"task": {"options": {"min_length": 5, "max_length": 20}, "length": 60}}).config
+    assert set(baselines(other)) == {"majority class"}
+    assert max(known("listops").values()) == 0.494
 
 
 def test_flops_by_hand():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import semfocus
 from semfocus.cli import main
@@ -197,12 +198,20 @@ def test_other_plugins_are_other_questions(tmp_path):
 
 
 def test_times_of_different_devices_do_not_mix(tmp_path):
-    import torch
-
     config = Convergence().runs("smoke")[0].config
     (tmp_path / "clock.json").write_text(json.dumps({"another machine": {clock_key(config): {"milliseconds": 99.0}}}))
     assert Clock(tmp_path / "clock.json", torch.device("cpu")).get(config) is None
     assert Clock(tmp_path / "clock.json").get(config) == 99.0  # only to read
+
+
+def test_processes_that_time_steps_keep_each_other_s(tmp_path, monkeypatch):
+    monkeypatch.setattr("semfocus.lab.cost.time_step", lambda config, device: 7.0)
+    first, second = (arm.config for arm in Convergence().runs("smoke")[:3:2])
+    path = tmp_path / "clock.json"
+    mine, theirs = Clock(path, torch.device("cpu")), Clock(path, torch.device("cpu"))
+    mine.measure(first)
+    theirs.measure(second)  # read the file before mine was there
+    assert [Clock(path, torch.device("cpu")).get(config) for config in (first, second)] == [7.0, 7.0]
 
 
 def test_a_run_that_nobody_trains_is_not_called_running(made_up, capsys):

@@ -1,6 +1,8 @@
 """Which runs train together, and what several processes do with one folder."""
 
 import json
+import os
+import shutil
 
 import pytest
 import torch
@@ -8,11 +10,12 @@ from interrupting import Stop, curves, dying
 from rich.console import Console
 
 from semfocus import Banded, BottomK, Full, TopK
-from semfocus.training.groups import Group, plan, shape_key
+from semfocus.training.groups import Group, plan, recorded, shape_key
 from semfocus.training.locks import in_training, try_lock
 from semfocus.training.population import Population
 from semfocus.training.progress import Progress
 from semfocus.training.run_directory import RunDirectory
+from semfocus.training.threads import choose_threads
 from semfocus.training.trainer import Trainer, TrainingError
 
 
@@ -97,6 +100,35 @@ def test_two_trainers_share_a_folder_and_do_nothing_twice(tiny, tmp_path, monkey
     Trainer(tmp_path).run([mine, other])
     assert sorted(trained) == sorted((run.hash, epoch) for run in (mine, other) for epoch in range(3))
     assert not list(tmp_path.glob("groups/*"))
+
+
+def test_what_another_process_ends_while_we_look_is_not_trained_again(tiny, tmp_path, monkeypatch):
+    """Its group is recorded no longer, and the caller's list is older than that."""
+    ended, waiting = tiny(Full(), 0), tiny(Full(), 1)
+    Trainer(tmp_path / "elsewhere").run([ended])
+
+    def ends_now(out, wanted):
+        source = RunDirectory(tmp_path / "elsewhere", ended.hash).path
+        shutil.copytree(source, RunDirectory(out, ended.hash).path, dirs_exist_ok=True)
+        return recorded(out, wanted)
+
+    monkeypatch.setattr("semfocus.training.trainer.recorded", ends_now)
+    alone, _ = Trainer(tmp_path).run([ended, waiting])
+    assert json.loads((alone.path / "environment.json").read_text())["population"] == 1
+    assert curves(tmp_path, [ended]) == curves(tmp_path / "elsewhere", [ended])
+
+
+def test_with_one_step_an_epoch_threads_are_timed_all_the_same(tiny):
+    """Nothing timed would leave the choice to noise."""
+    population = Population([tiny(Full(), data={"train": 25}, train={"batch": 25})])
+    before = [tensor.clone() for tensor in population.mutable()]
+    timed = []
+    step = population.train_step
+    population.train_step = lambda: (timed.append(int(population.cursor)), step())
+    assert choose_threads(population) in (1, os.cpu_count())
+    assert len(timed) >= 5
+    assert set(timed) == {0}
+    assert all(map(torch.equal, before, population.mutable()))
 
 
 def test_a_run_that_another_process_trains_is_waited_for(tiny, tmp_path, monkeypatch):

@@ -45,6 +45,17 @@ def test_progress_in_a_terminal_is_a_live_table(tiny, tmp_path):
     assert "1/1" in text
 
 
+def test_members_without_a_loss_are_neither_best_nor_median(capsys):
+    """Of a population they are NaN, of a language model's file None."""
+    progress = Progress(Console(width=300))
+    for row, left in (({"heldout_loss": float("nan")}, "0.500"), ({"heldout_loss": None}, "0.500")):
+        rows = [{"train_loss": 0.1, **row}, {"train_loss": 0.5, "heldout_loss": 0.5}]
+        progress.epoch(2, 2, rows, 2)
+        assert f"median loss {left}, held-out {left}  best loss {left}" in capsys.readouterr().out
+        progress.epoch(2, 2, rows[:1], 1)
+        assert "median -  best -" in capsys.readouterr().out
+
+
 def test_what_will_be_stopped_early_is_over_then(capsys):
     """A check of a run's first epochs does not tell the time of all of them."""
     progress = Progress(Console(width=300), until=2)

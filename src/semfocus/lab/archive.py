@@ -233,7 +233,7 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
             for name, item in missing.items():
                 write_atomic(target / name, archive.read(item))
             return False
-        if "summary.json" not in items or (target.exists() and run in in_training(store)):
+        if "summary.json" not in items or run in in_training(store):
             return False
         arriving = store / f".arriving-{run}-{os.getpid()}"
         shutil.rmtree(arriving, ignore_errors=True)

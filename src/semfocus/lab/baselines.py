@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from .. import tasks
 from ..training.protocol import TEXT_TASK, RunConfig
 
 #: ListOps at the paper's settings (shares stated with the task's rules): guessing from the operator at the root,
@@ -25,7 +26,7 @@ def baselines(config: RunConfig) -> dict[str, float]:
     lines = {"majority class": chance(config)}
     if config.data.random_labels:
         return lines
-    if config.task.name == "listops":
+    if config.task.make() == tasks.get("listops"):
         lines |= LISTOPS
     if config.task.name == "stack_manipulation" and config.task.length == STACK_LENGTH:
         lines |= STACK
@@ -44,8 +45,6 @@ def chance(config: RunConfig) -> float:
 
 @lru_cache(maxsize=256)
 def _majority(name: str, options: str, length: int) -> float:
-    from .. import tasks
-
     n = SAMPLE if name != "listops" else SAMPLE // 4
     targets = tasks.get(name, **json.loads(options)).sample(np.random.default_rng(0), n, length).targets
     counts = np.bincount(targets[:, 0].numpy())

@@ -202,7 +202,8 @@ class Driver:
         with locked(self.store.path):
             groups = recorded(self.store.path, set(unfinished))
         grouped = {run for group in groups for run in group.runs}
-        groups += plan([c for run, c in unfinished.items() if run not in grouped], self._members(len(unfinished)))
+        rest = [config for run, config in unfinished.items() if run not in grouped]
+        groups += plan(rest, self._members(len(unfinished)), self.device == "cuda")
         self.progress.say(
             f"{len(groups)} populations on {self.slots} {'GPUs' if self.device == 'cuda' else 'CPU slots'}"
         )

@@ -12,6 +12,7 @@ import torch
 
 from ..training.environment import describe
 from ..training.files import write_json
+from ..training.locks import locked
 from ..training.population import Population
 from ..training.protocol import RunConfig
 
@@ -50,15 +51,10 @@ class Clock:
     def __init__(self, path: Path, device: torch.device | None = None) -> None:
         """``device`` None: only to read, the times of the device of which there are most."""
         self.path, self.device = path, device
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            found = {}
-        tables = found.items() if isinstance(found, dict) else ()
-        self.by_device: dict[str, dict[str, Any]] = {name: table for name, table in tables if isinstance(table, dict)}
-        most = max(self.by_device, key=lambda name: len(self.by_device[name]), default="")
+        tables = _by_device(path)
+        most = max(tables, key=lambda name: len(tables[name]), default="")
         self.name = describe(device)["device"] if device is not None else most
-        self.known = self.by_device.setdefault(self.name, {})  # times of different devices never mix
+        self.known = tables.get(self.name, {})  # times of different devices never mix
 
     def get(self, config: RunConfig) -> float | None:
         """Milliseconds per step, if it has been measured."""
@@ -71,7 +67,18 @@ class Clock:
         if self.get(config) is None:
             milliseconds = time_step(config, self.device)
             self.known[clock_key(config)] = {"milliseconds": milliseconds, **describe(self.device)}
-            write_json(self.path, self.by_device)
+            with locked(self.path.parent):  # others may have timed other steps meanwhile
+                tables = _by_device(self.path)
+                write_json(self.path, {**tables, self.name: {**tables.get(self.name, {}), **self.known}})
+
+
+def _by_device(path: Path) -> dict[str, dict[str, Any]]:
+    """A clock's file; nothing of what cannot be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: table for name, table in found.items() if isinstance(table, dict)} if isinstance(found, dict) else {}
 
 
 def clock_key(config: RunConfig) -> str:

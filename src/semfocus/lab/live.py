@@ -29,6 +29,7 @@ class Mirror:
         self.make: Callable[..., Any] = SummaryWriter
         self.writers: dict[Path, Any] = {}
         self.seen: dict[Path, int] = {}  # the last epoch written
+        self.over: set[Path] = set()  # nothing will be added to these; a writer holds a thread
 
     def update(self) -> int:
         """How many lines were new."""
@@ -39,10 +40,21 @@ class Mirror:
         return new
 
     def _follow(self, store: Path, run: Path) -> int:
+        if run in self.over:
+            return 0
+        over = (run / "summary.json").exists()  # looked at first: then the curve is whole
         last = self.seen.get(run, -1)
         rows = [row for row in read_lines(run / "metrics.jsonl") if row["epoch"] > last]
-        if not rows:
-            return 0
+        if rows:
+            self._write(store, run, rows)
+            self.seen[run] = rows[-1]["epoch"]
+        if over:
+            self.over.add(run)
+            if run in self.writers:
+                self.writers.pop(run).close()
+        return len(rows)
+
+    def _write(self, store: Path, run: Path, rows: list[dict[str, Any]]) -> None:
         if run not in self.writers:
             folder = store / FOLDER / _title(run)
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier call: every point would be there twice
@@ -53,8 +65,6 @@ class Mirror:
                 if row.get(column) is not None:
                     self.writers[run].add_scalar(column, row[column], row["epoch"])
         self.writers[run].flush()
-        self.seen[run] = rows[-1]["epoch"]
-        return len(rows)
 
 
 def _title(run: Path) -> str:

@@ -16,9 +16,6 @@ import torch
 
 from .. import kernels
 from ..kernels.halves import serve_pattern
-from ..patterns._windows import Window
-from ..patterns.full import Full
-from ..patterns.top_k import TopK
 from . import checkpoint
 from .files import explained, write_json
 from .protocol import RunConfig
@@ -121,9 +118,8 @@ def members_that_fit(config: RunConfig, device: torch.device) -> int:
 
 def keeps_scores(config: RunConfig) -> bool:
     """Will a GPU hold the matrix of scores, for want of a fused kernel?"""
-    known = isinstance(config.pattern, Full | TopK | Window) and not getattr(config.pattern, "sinks", 0)
-    fused = known and not config.model.soft_cap
-    long_enough = kernels.PAYS_FROM_KEYS <= config.length <= kernels.LONGEST_ROW
+    fused = serve_pattern(config.pattern, masked=False) and not config.model.soft_cap
+    long_enough = kernels.PAYS_FROM_KEYS <= config.attended <= kernels.LONGEST_ROW
     return not (kernels.INSTALLED and fused and long_enough and config.precision == "tf32")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from statistics import median
 from typing import Any
@@ -103,13 +104,12 @@ class Progress:
 
 def _described(rows: list[dict[str, Any]]) -> tuple[str, str]:
     """Loss and accuracies of the best and of the median member."""
-    known = [row for row in rows if row.get("train_loss") is not None]
+    shown = [key for key in SHOWN if rows and key in rows[0]]
+    known = [row for row in rows if all(row[key] is not None and math.isfinite(row[key]) for key in shown)]
     if not known:
         return "-", "-"
     best = min(known, key=lambda row: float(row["train_loss"]))
-    shown = [key for key in SHOWN if best.get(key) is not None]
-    middle = {key: median(row[key] for row in known if row.get(key) is not None) for key in shown}
-    return _line(best), _line(middle)
+    return _line(best), _line({key: median(row[key] for row in known) for key in shown})
 
 
 def _line(row: dict[str, Any]) -> str:

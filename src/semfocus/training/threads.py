@@ -28,7 +28,8 @@ def choose_threads(population: Population) -> int:
         population.start_epoch(0)
         population.train_step()  # warms up
         start = time.perf_counter()
-        for _ in range(min(STEPS, population.steps_per_epoch - 1)):
+        for _ in range(STEPS):
+            population.cursor.zero_()  # the first batch each time: an epoch may have no other
             population.train_step()
         seconds[threads] = time.perf_counter() - start
     for tensor, value in zip(population.mutable(), saved, strict=True):

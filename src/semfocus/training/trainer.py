@@ -98,7 +98,9 @@ class Trainer:
         with locked(self.out):
             groups = recorded(self.out, set(unfinished))
             grouped = {run for group in groups for run in group.runs}
-            rest = [config for run, config in unfinished.items() if run not in grouped]
+            # A group that is recorded no longer may have ended since the caller looked: its runs are over.
+            waiting = {run for run in unfinished.keys() - grouped if not RunDirectory(self.out, run).is_finished()}
+            rest = [config for run, config in unfinished.items() if run in waiting]
             on_gpu = self.device.type == "cuda"
             groups += plan(rest, lambda config: members_that_fit(config, self.device), on_gpu)
             for group in groups:
