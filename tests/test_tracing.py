@@ -93,6 +93,19 @@ def test_a_model_under_torch_func(training):
         torch.testing.assert_close(found[name], w.grad)
 
 
+def test_a_model_under_compilers_and_exports():
+    """Not even its table of positions is a tensor of theirs afterwards."""
+    torch._dynamo.reset()
+    model = Transformer(ModelConfig(vocabulary=5, classes=2, width=8, mlp_width=8), TopK(2)).eval()
+    tokens = torch.randint(5, (3, 23), generator=torch.Generator().manual_seed(0))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert model(mode.from_tensor(tokens)).shape == (1, 3, 1, 2)
+    program = torch.export.export(model, (tokens,), strict=False)
+    wanted = model(tokens)
+    for found in (program.module()(tokens), torch.compile(model, fullgraph=True, backend="eager")(tokens)):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_a_trace_draws_anew():
     x = torch.ones(1, 1, 8, 8)
     traced = torch.jit.trace(lambda y: attention(y, y, y, Full(), dropout_p=0.5), x, check_trace=False)

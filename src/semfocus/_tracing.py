@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
+
 import torch
 from torch.autograd import forward_ad
+
+Arguments = ParamSpec("Arguments")
+Made = TypeVar("Made")
+
+
+def made_once(most: int) -> Callable[[Callable[Arguments, Made]], Callable[Arguments, Made]]:
+    """Keeps what a function of hashable arguments makes of tensors, for the ``most`` newest arguments.
+
+    Tensors that are made while somebody watches are of his kind (fake, or part of his trace) and not kept; those made
+    in inference mode could not be saved for a backward pass later, so they are made outside it.
+    """
+
+    def decorate(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+        kept = lru_cache(most)(torch.inference_mode(False)(make))
+
+        @wraps(make)
+        def once(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+            return make(*args, **kwargs) if numbers_are_hidden() else kept(*args, **kwargs)  # type: ignore[arg-type]
+
+        return once
+
+    return decorate
 
 
 def transformed() -> bool:
@@ -28,14 +54,18 @@ def forward_mode() -> bool:
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
-def no_rules() -> str | None:
-    """Why an ``autograd.Function`` that has a backward pass only and looks at numbers cannot serve, or None."""
+def no_derivative_rules() -> str | None:
+    """Why something with a plain backward pass alone cannot serve, or None."""
     if torch.compiler.is_compiling():
         return None
     if forward_mode():
         return "it has no forward-mode derivative"
     if transformed():
         return "torch.func does not know its backward pass"
-    if _traced():
-        return "it looks at numbers, which a trace would take for constants"
     return None
+
+
+def no_rules() -> str | None:
+    """The same for what looks at numbers besides."""
+    watched = not torch.compiler.is_compiling() and _traced()
+    return no_derivative_rules() or ("it looks at numbers, which a trace would take for constants" if watched else None)

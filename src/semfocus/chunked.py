@@ -19,9 +19,12 @@ from .reference import Problem
 CHUNK_ELEMENTS = 2**24
 
 
-def attend(problem: Problem, with_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Output (..., t, e); weights (..., t, s) only on request, since they are the whole matrix."""
-    chunk = rows_per_chunk(problem)
+def attend(problem: Problem, with_weights: bool = False, chunk: int | None = None) -> tuple[Tensor, Tensor | None]:
+    """Output (..., t, e); weights (..., t, s) only on request, since they are the whole matrix.
+
+    ``chunk``: query rows at a time; by default as many as memory allows.
+    """
+    chunk = chunk or rows_per_chunk(problem)
     parts = []
     # split() and not slices: its backward joins the pieces once, a slice's fills a whole tensor for each piece.
     for i, q in enumerate(torch.split(problem.q, chunk, dim=-2)):

@@ -208,7 +208,7 @@ def explain(
         query, key, value, pattern, attn_mask, dropout_p, is_causal, scale, enable_gqa, query_offset, None, draws=False
     )
     choice = choose(problem, return_weights)
-    limit = CHUNK_FROM.get(query.device.type, CHUNK_FROM["cpu"])
+    limit = _chunk_from(problem)
     says = {
         "sdpa": "PyTorch's fused attention computes the same",
         "fused": "selects and attends on chip" if kernels.pays(problem) else "not the fastest here",
@@ -229,6 +229,10 @@ def explain(
 
 def _scores(problem: Problem) -> int:
     return math.prod(problem.q.shape[:-1]) * problem.k.shape[-2]  # numel() would make symbols into numbers
+
+
+def _chunk_from(problem: Problem) -> int:
+    return CHUNK_FROM.get(problem.q.device.type, CHUNK_FROM["cpu"])
 
 
 def attend(problem: Problem, implementation: str = "auto", with_weights: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -272,7 +276,7 @@ def choose(problem: Problem, with_weights: bool, compiled: bool | None = None) -
             return "windows"
         if keys >= max(GATHER_FROM_KEYS, GATHER_FROM_RATIO * budget) and not gathered.cannot(problem, with_weights):
             return "gathered"
-    return "chunked" if _scores(problem) >= CHUNK_FROM.get(problem.q.device.type, CHUNK_FROM["cpu"]) else "reference"
+    return "chunked" if _scores(problem) >= _chunk_from(problem) else "reference"
 
 
 def _fused(problem: Problem) -> Tensor:
@@ -291,7 +295,7 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
         return f"the scores are capped at {problem.soft_cap:g}"
     if problem.dropout_p > 0:
         return "its dropout is not counter-based, so chunks and resumed runs would draw other bits"
-    if problem.bias is not None and problem.mask is not None:
+    if problem.mask is not None and problem.mask.dtype != torch.bool:
         if problem.mask.requires_grad:
             return "attn_mask needs a gradient"
         if problem.mask.dtype != problem.q.dtype:
@@ -317,7 +321,7 @@ def _sdpa(p: Problem) -> Tensor:
     visible = p.visible()
     seen = visible.any(-1, keepdim=True)  # (..., t, 1)
     mask = visible | ~seen  # a row that sees nothing is computed over everything and then set to zero
-    if p.bias is not None:
-        mask = p.bias.to(q.dtype).masked_fill(~visible, -torch.inf).masked_fill(~seen, 0.0)
+    if p.mask is not None and p.mask.dtype != torch.bool:
+        mask = p.mask.to(q.dtype).masked_fill(~visible, -torch.inf).masked_fill(~seen, 0.0)
     out = F.scaled_dot_product_attention(q, p.k, p.v, attn_mask=mask, scale=scale, enable_gqa=gqa) * seen
     return out.to(p.q.dtype)

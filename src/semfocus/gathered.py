@@ -6,7 +6,6 @@ kept keys and their weights, (..., t, budget) each.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ._tracing import no_rules
 from .chunked import rows_per_chunk
 from .once import once
 from .patterns.top_k import TopK
-from .reference import Problem, autocasting, kept_keys, raw_scores, repeat_heads
+from .reference import Problem, beyond_the_plain, kept_keys, raw_scores, repeat_heads, without_autocast
 from .remembered import recall, remember
 
 #: Rows gathered at once in the backward pass.
@@ -32,24 +30,14 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
         return f"the pattern is {p.pattern.label}, which has no budget"
     if p.pattern.global_tokens:
         return f"the global tokens of {p.pattern.label} keep all keys"
-    if with_weights:
-        return "it does not return weights"
-    if p.soft_cap:
-        return f"the scores are capped at {p.soft_cap:g}"
-    if p.dropout_p > 0:
-        return f"dropout_p is {p.dropout_p}; it has no dropout"
     if p.mask is not None and p.mask.requires_grad:
         return "attn_mask needs a gradient"
-    if isinstance(p.scale, Tensor) and p.scale.requires_grad:
-        return "scale needs a gradient"
-    if 0 in p.q.shape or 0 in p.k.shape or 0 in p.v.shape:
-        return "an axis has length 0"
-    return no_rules()
+    return beyond_the_plain(p, with_weights)
 
 
 def attend(problem: Problem) -> Tensor:
     """Output (..., t, e) of a problem that ``cannot`` lets through."""
-    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem.q.device) else nullcontext():
+    with without_autocast(problem.q.device):
         result: Tensor = _Gathered.apply(problem.q, problem.k, problem.v, problem)  # type: ignore[no-untyped-call]
     return result
 

@@ -6,12 +6,14 @@ weights = softmax of the scores over the kept keys, 0 elsewhere;  out = dropout(
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ._tracing import no_rules
 from .patterns.base import Pattern, View, chosen
 from .patterns.full import Full
 from .randomness import Noise, absorb, dropout_factor, spread
@@ -97,8 +99,7 @@ class Problem:
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output (..., t, e) and weights (..., t, s) before dropout, both in the dtype of the queries."""
-    # Autocast would form the scores in half precision.
-    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem.q.device) else nullcontext():
+    with without_autocast(problem.q.device):
         return _attend(problem)
 
 
@@ -117,12 +118,33 @@ def _attend(p: Problem) -> tuple[Tensor, Tensor]:
     return out.to(p.q.dtype), weights.to(p.q.dtype)
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """It would form scores in half precision."""
+    return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()
+
+
+def beyond_the_plain(p: Problem, with_weights: bool) -> str | None:
+    """What a call asks for that implementations with a backward pass of their own and little else lack, or None."""
+    if with_weights:
+        return "it does not return weights"
+    if p.dropout_p > 0:
+        return f"dropout_p is {p.dropout_p}; it has no dropout"
+    if p.soft_cap:
+        return f"the scores are capped at {p.soft_cap:g}"
+    if isinstance(p.scale, Tensor) and p.scale.requires_grad:
+        return "scale needs a gradient"
+    if 0 in p.q.shape or 0 in p.k.shape or 0 in p.v.shape:
+        return "an axis has length 0"
+    return no_rules()
+
+
 def raw_scores(p: Problem, q: Tensor, k: Tensor) -> Tensor:
     """(..., t, s): scaled, capped, with the bias added."""
     scores = (q * p.scale) @ k.transpose(-2, -1)
     if p.soft_cap:
         scores = p.soft_cap * torch.tanh(scores / p.soft_cap)
-    return scores if p.bias is None else scores + p.bias
+    bias = p.bias
+    return scores if bias is None else scores + bias
 
 
 def repeat_heads(problem: Problem) -> tuple[Tensor, Tensor]:

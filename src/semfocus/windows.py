@@ -7,7 +7,6 @@ a time against the keys of their windows, with its own backward pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 
 from ._checks import not_over_keys
-from ._tracing import no_rules
 from .once import once
 from .patterns._windows import Window
-from .reference import Problem, autocasting
+from .reference import Problem, beyond_the_plain, without_autocast
 from .remembered import recall, remember
 
 #: Queries of a block.
@@ -31,17 +29,7 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
     p = problem
     if not isinstance(p.pattern, Window):
         return f"the pattern is {p.pattern.label}, and it knows windows such as banded and block_local only"
-    if with_weights:
-        return "it does not return weights"
-    if p.dropout_p > 0:
-        return f"dropout_p is {p.dropout_p}; it has no dropout"
-    if p.soft_cap:
-        return f"the scores are capped at {p.soft_cap:g}"
-    if isinstance(p.scale, Tensor) and p.scale.requires_grad:
-        return "scale needs a gradient"
-    if 0 in p.q.shape or 0 in p.k.shape or 0 in p.v.shape:
-        return "an axis has length 0"
-    return not_over_keys(p.mask) or no_rules()
+    return not_over_keys(p.mask) or beyond_the_plain(p, with_weights)
 
 
 @dataclass(frozen=True)
@@ -94,7 +82,7 @@ def intervals(p: Problem) -> Intervals:
 
 def attend(problem: Problem) -> Tensor:
     """Output (..., t, e) of a problem that ``cannot`` lets through."""
-    with torch.autocast(problem.q.device.type, enabled=False) if autocasting(problem.q.device) else nullcontext():
+    with without_autocast(problem.q.device):
         result: Tensor = _Windows.apply(problem.q, problem.k, problem.v, problem)  # type: ignore[no-untyped-call]
     return result
 

@@ -59,6 +59,17 @@ def test_names_of_the_model_are_escaped(tmp_path):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
+def test_a_head_that_sees_nothing(tmp_path):
+    class Hides(nn.Module):
+        def forward(self, x):
+            sees = torch.tensor([True, False])[:, None, None].expand(1, 2, 1, x.shape[-2])
+            return semfocus.attention(x, x, x, semfocus.Full(), attn_mask=sees)
+
+    found = semfocus.diagnose(Hides(), torch.randn(1, 2, 9, 4), ks=(2, 4))
+    assert [row["keys"] for row in found.rows if row["head"] is not None] == [9.0, None]
+    assert "NaN" not in found.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     found = semfocus.diagnose(Model(), torch.randn(2, 20, 8), ks=(4,))
     (tmp_path / "file").write_text("")

@@ -67,6 +67,13 @@ def test_a_larger_scale_first_where_attention_is_nearly_uniform():
     assert "Layer 0 (model) is nearly uniform" in mixed
 
 
+def test_names_of_modules_are_written_as_they_are():
+    model = nn.Sequential()
+    model.add_module("SelfAttn", Sharp(40.0))
+    scores = 0.2 * torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+    assert "Layer 0 (SelfAttn) is nearly uniform" in semfocus.diagnose(model, scores, ks=(2, 4)).words()
+
+
 def test_vacuous_bounds_are_said_to_be():
     text = diagnosed().words()
     assert re.search(r"vacuous \(1/2 or more, .*\) for [\d.]+ % of the queries under full attention", text)

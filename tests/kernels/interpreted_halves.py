@@ -89,6 +89,28 @@ def test_compiled_it_is_the_same(length):
     assert torch.equal(plain, model(tokens, 3))
 
 
+@pytest.mark.parametrize("length", [6, 66])
+def test_training_after_inference(length):
+    """What the kernels share between calls was made in the first, and is saved for the second's backward pass."""
+    model, tokens = population([TopK(3), Banded(3)], length=length, examples=1)
+    with torch.inference_mode():
+        model(tokens)
+    assert torch.autograd.grad(model(tokens, 3).square().sum(), model.embedding)[0].isfinite().all()
+
+
+def test_under_torch_func_it_is_plain(monkeypatch):
+    model, tokens = population([Full(), TopK(3)], length=7, examples=1)
+    weights = {name: w.detach() for name, w in model.named_parameters()}
+
+    def gradient():
+        return torch.func.grad(lambda w: torch.func.functional_call(model, w, (tokens, 3)).square().sum())(weights)
+
+    found = gradient()
+    without_kernels(monkeypatch)
+    for name, wanted in gradient().items():
+        assert torch.equal(found[name], wanted), name
+
+
 @pytest.mark.parametrize("length", [5, 65])
 def test_second_derivatives_are_refused(length):
     model, tokens = population([Full()], length=length, examples=1)

@@ -49,6 +49,42 @@ def test_output_and_gradients(pattern, t, s, precision):
     check(*draw(pattern, t, s, dropout_p=0.3))
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_halves_of_long_matrices_have_a_unit_for_each_head(heads, monkeypatch):
+    """As many axes as what a compiler is told of."""
+    x = torch.randn(2, 3, heads, 40, 16) * torch.logspace(-3, 3, 6).view(2, 3, 1, 1, 1)
+    half, units = launch.halves(x)
+    monkeypatch.setattr(launch, "LONG_MATRIX", 39)
+    again, long_units = launch.halves(x)
+    assert long_units.shape == units.shape == (2, 3, heads)
+    for found, unit in ((half, units), (again, long_units)):
+        assert ((found.float() * unit[..., None, None] - x).abs() <= x.abs().amax((-2, -1), True) * 2**-11).all()
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap"])
+def test_transforms_without_rules_are_refused(transform):
+    x = torch.randn(1, 2, 20, 16)
+
+    def call(y):
+        return attention(y, x, x, TopK(3), implementation="fused").sum()
+
+    run_it = {
+        "grad": lambda: torch.func.grad(call)(x),
+        "jvp": lambda: torch.func.jvp(call, (x,), (x,)),
+        "vmap": lambda: torch.func.vmap(call)(x[None]),
+    }[transform]
+    with pytest.raises(ValueError, match=r"fused.*cannot serve here: (torch\.func|it has no forward-mode)"):
+        run_it()
+
+
+def test_outputs_beyond_what_offsets_hold_are_refused():
+    """Their rows hold all heads: 2^31 elements and more are out of reach. No tensor of that size is made."""
+    for tokens, refused in ((2**20 - 1, False), (2**20, True)):
+        x = torch.empty(1, 16, tokens, 128, device="meta", dtype=torch.bfloat16)
+        problem = Problem(x, x, x, TopK(8), None, False, 0, 0.1, 0.0, Noise.none(torch.device("meta")))
+        assert ("2^31" in (kernels.cannot(problem, False) or "")) is refused
+
+
 @pytest.mark.parametrize("pattern", [Full(), TopK(9), TopK(20)], ids=lambda p: p.label)
 @pytest.mark.parametrize("offset", [-3, 9])
 def test_causal(pattern, offset):

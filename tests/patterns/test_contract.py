@@ -53,10 +53,21 @@ class PositionWindow(semfocus.Pattern):
         return distance.abs() <= self.width // 2
 
 
+@dataclasses.dataclass(frozen=True)
+class AmongQueries(semfocus.Pattern):
+    """Compares a score with those of other queries, which a chunk or a cache does not have."""
+
+    input_dependent = True
+
+    def select(self, view):
+        return view.visible & (view.scores >= view.scores.mean(-2, keepdim=True))
+
+
 @pytest.mark.parametrize(
     ("pattern", "caught"),
     [
         (LeakyTopK(3), {"weights_sum_to_one_inside_visible", "future_does_not_leak", "invisible_tokens_do_not_matter"}),
+        (AmongQueries(), {"chunks_agree", "decoding_with_a_cache_agrees"}),
         (PositionWindow(), {"invisible_tokens_do_not_matter", "masking_a_key_equals_deleting_it"}),
     ],
 )

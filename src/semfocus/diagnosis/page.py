@@ -46,7 +46,7 @@ def _tables(found: Diagnosis, rows: Sequence[Row], name: str) -> list[Table]:
         [
             (
                 *_first(row, folded),
-                f"{row['keys']:.1f}",
+                table.keys(row),
                 table.number(row["entropy"]),
                 words.percent(row["entropy_share"]),
                 table.number(row["delta_s"]),

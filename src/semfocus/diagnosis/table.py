@@ -51,15 +51,19 @@ def _name(row: Row) -> str:
 
 
 def _common(row: Row) -> list[str]:
-    keys = "-" if row["keys"] is None else f"{row['keys']:.1f}"
     return [
         str(row["layer"]),
         head(row),
-        keys,
+        keys(row),
         number(row["entropy"]),
         _share(row["entropy_share"]),
         number(row["delta_s"]),
     ]
+
+
+def keys(row: Row) -> str:
+    """Keys that a query sees on average; a head's own mask may leave none."""
+    return "-" if row["keys"] is None else f"{row['keys']:.1f}"
 
 
 def details(row: Row, k: int) -> list[str]:

@@ -111,8 +111,12 @@ def _ranking(found: Diagnosis) -> str:
     said = [f"{_named(groups[order[0]])} would lose least ({_from(order[0], ks)})"]
     said += [f"{_named(groups[k])} more ({_from(k, ks)})" for k in order[1:-1]]
     said.append(f"{_named(groups[order[-1]])} most ({_from(order[-1], ks)})")
-    text = ", ".join(said)
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{_capital(', '.join(said))}."
+
+
+def _capital(text: str) -> str:
+    """``capitalize`` would write the names of modules small."""
+    return text[0].upper() + text[1:]
 
 
 def _from(k: int | None, ks: Sequence[int]) -> str:
@@ -140,7 +144,7 @@ def _sharpness(found: Diagnosis) -> str:
             f"{said} No layer is nearly uniform ({100 * NEARLY_UNIFORM:.0f} % or more), so there is no sign that a "
             "larger softmax scale should be tried first. This is a rule of thumb, not a scored prediction."
         )
-    which = "All layers are" if len(flat) == len(found.layers) else f"{_named(flat).capitalize()} {_is(flat)}"
+    which = "All layers are" if len(flat) == len(found.layers) else f"{_capital(_named(flat))} {_is(flat)}"
     return (
         f"{said} {which} nearly uniform ({100 * NEARLY_UNIFORM:.0f} % or more): the scores hardly tell keys apart, and "
         "top-k would drop keys that now carry weight. Try a larger softmax scale first (twice, four times): it is the "

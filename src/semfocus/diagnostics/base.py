@@ -128,6 +128,13 @@ class Probe:
         """The same scores, chosen from by another pattern: what would top-k keep of a full model's keys?"""
         return replace(self, problems=tuple(replace(problem, pattern=pattern) for problem in self.problems))
 
+    def noisy(self, noise: float, seed: int) -> Probe:
+        """The same model on the same tokens, their embeddings disturbed: ``noise`` times their root mean square."""
+        assert self.model is not None, "only a probe of a model knows its tokens"
+        assert self.tokens is not None
+        other = Probe.of_model(self.model, self.tokens, member=self.member, noise=noise, seed=seed)
+        return other.with_pattern(self.problems[0].pattern)
+
     def rows(self, layer: int) -> Iterator[Rows]:
         """A layer's queries, a few at a time."""
         problem = self.problems[layer]

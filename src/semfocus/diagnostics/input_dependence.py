@@ -24,15 +24,17 @@ class InputDependence(Diagnostic):
         return {"pooled": pooled, "layers": layers}
 
     def _layer(self, probe: Probe, layer: int) -> dict[str, float]:
-        totals = torch.zeros(5, dtype=torch.float64)  # overlap, chance, queries; variance by position, and the rest
+        overlaps = torch.zeros(3, dtype=torch.float64)  # share, chance, queries
+        variances = torch.zeros(2, dtype=torch.float64)  # by position, and the rest
         for rows in probe.rows(layer):
             batch = rows.kept.ndim - 4  # (..., b, h, c, s)
             if batch < 0 or rows.kept.shape[batch] < 2:
                 raise ValueError("input_dependence needs at least two inputs in its batch")
-            totals += self._overlap(rows.kept, rows.visible, batch) + self._variance(rows.scores, rows.visible, batch)
-        overlap, chance = (float(totals[i] / totals[2].clamp(min=1)) for i in (0, 1))
+            overlaps += self._overlap(rows.kept, rows.visible, batch)
+            variances += self._variance(rows.scores, rows.visible, batch)
+        overlap, chance = (overlaps[:2] / overlaps[2].clamp(min=1)).tolist()
         lift = (overlap - chance) / (1 - chance) if chance < 1 else 0.0
-        positional, rest = totals[3].clamp(min=0), totals[4]
+        positional, rest = variances[0].clamp(min=0), variances[1]
         share = float(positional / (positional + rest)) if positional + rest > 0 else 0.0
         return {"overlap": overlap, "chance": chance, "lift": lift, "positional_share": share}
 
@@ -44,8 +46,7 @@ class InputDependence(Diagnostic):
         counted = (mine > 0) & (theirs > 0)
         share = (shared / mine.clamp(min=1))[counted].sum()
         chance = (theirs / keys.clamp(min=1))[counted].sum()
-        zero = torch.zeros((), dtype=torch.float64)
-        return torch.stack([share.cpu(), chance.cpu(), counted.sum().double().cpu(), zero, zero])
+        return torch.stack([share, chance, counted.sum().double()]).cpu()
 
     @staticmethod
     def _variance(scores: torch.Tensor, visible: torch.Tensor, batch: int) -> torch.Tensor:
@@ -56,5 +57,4 @@ class InputDependence(Diagnostic):
         inputs = z.shape[batch]
         within = z.var(batch, correction=1).sum()  # of the inputs around the mean over the batch
         between = z.mean(batch).square().sum() - within / inputs  # what chance alone adds to the mean is taken off
-        zero = torch.zeros((), dtype=torch.float64)
-        return torch.stack([zero, zero, zero, between.cpu(), within.cpu()])
+        return torch.stack([between, within]).cpu()

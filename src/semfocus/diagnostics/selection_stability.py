@@ -29,13 +29,9 @@ class SelectionStability(Diagnostic):
             raise ValueError(f"levels is {self.levels}; it must be a tuple of numbers above 0")
 
     def _measure(self, probe: Probe) -> Measurement:
-        assert probe.model is not None
-        assert probe.tokens is not None
-        patterns = [problem.pattern for problem in probe.problems]
         by_level: list[dict[str, Any]] = []
         for level in self.levels:
-            noisy = Probe.of_model(probe.model, probe.tokens, member=probe.member, noise=level, seed=self.seed)
-            noisy = noisy.with_pattern(patterns[0])
+            noisy = probe.noisy(level, self.seed)
             layers = [self._layer(probe, noisy, layer) for layer in probe.layers]
             unchanged = np.concatenate([values for values, _ in layers])
             separation = np.concatenate([values for _, values in layers])

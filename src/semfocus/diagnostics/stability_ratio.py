@@ -34,10 +34,7 @@ class StabilityRatio(Diagnostic):
             raise ValueError(f"noise is {self.noise}; it must be a number above 0")
 
     def _measure(self, probe: Probe) -> Measurement:
-        assert probe.model is not None
-        assert probe.tokens is not None
-        noisy = Probe.of_model(probe.model, probe.tokens, member=probe.member, noise=self.noise, seed=self.seed)
-        noisy = noisy.with_pattern(probe.problems[0].pattern)
+        noisy = probe.noisy(self.noise, self.seed)
         layers = []
         for layer in probe.layers:
             pairs = zip(map(_precise, probe.rows(layer)), map(_precise, noisy.rows(layer)), strict=True)

@@ -21,16 +21,11 @@ class WeightNorms(Diagnostic):
         model, m = probe.model, probe.member
         assert model is not None
         scale = float(model.scales[m].flatten()[0])
-        layers = []
+        d, layers = model.config.width, []
         for block in model.blocks:
             assert isinstance(block, Block)
-            weight, bias = (
-                block.qkv.weight[m].detach().double(),
-                block.qkv.bias[m].detach().double(),
-            )  # (d, 3hd), (1, 3hd)
-            d, heads = weight.shape[0], weight.shape[1] // (3 * weight.shape[0])
-            maps = torch.cat([weight, bias]).T.reshape(3, heads, d, d + 1)  # each head's map with its bias as a column
-            q, k, v = maps
+            # Each head's map (d, d + 1).
+            q, k, v = _with_bias(block.qkv, m).reshape(3, model.config.heads, d, d + 1)
             layers.append(
                 {
                     "V": _norm(v),
@@ -45,6 +40,7 @@ class WeightNorms(Diagnostic):
 
 
 def _with_bias(linear: Linear, member: int) -> torch.Tensor:
+    """A member's map, (out, in + 1), with its bias as the last column."""
     weight, bias = linear.weight[member], linear.bias[member]
     return torch.cat([weight.detach().double(), bias.detach().double()]).T
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import functional, patterns
-from .._checks import check_inputs, check_mask
+from .._checks import check_inputs
 from ..patterns._positions import follows_positions
 from ..patterns.base import Pattern
-from ..randomness import Noise
-from ..reference import Problem
 from .arguments import checked, weights_wanted
 from .masks import Visibility, visibility
 
@@ -49,23 +48,14 @@ def attention(
     _check_window(module, arguments.sliding_window, attention_mask, s)
     if arguments.position_bias is not None:
         seen = _biased(seen, arguments.position_bias)
-    if seen.mask is not None:
-        check_mask(seen.mask, (*query.shape[:-1], s), query.device)
     pattern = pattern_of(module, stem)
     _check_pattern(module, pattern, seen, t, s)
-    problem = Problem(
-        q=query,
-        k=key,
-        v=value,
-        pattern=pattern,
-        mask=seen.mask,
-        is_causal=seen.is_causal,
-        query_offset=seen.query_offset,
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        dropout_p=float(dropout),
-        noise=Noise.from_generator(None, query.device) if dropout or pattern.random else Noise.none(query.device),
-        soft_cap=float(arguments.softcap or 0.0),
+    problem = functional.problem_of(
+        query, key, value, pattern, seen.mask, dropout, seen.is_causal, None, True, seen.query_offset, None
     )
+    # Models compute their scales, some with tensors: these are not checked as a user's number is.
+    scale = problem.scale if scaling is None else scaling
+    problem = replace(problem, scale=scale, soft_cap=float(arguments.softcap or 0.0))
     with_weights = weights_wanted(module, arguments)
     out, weights = functional.attend(problem, with_weights=with_weights)
     return out.transpose(1, 2).contiguous(), weights if with_weights else None
@@ -141,7 +131,6 @@ def _check_pattern(module: nn.Module, pattern: Pattern, seen: Visibility, t: int
             f"{type(module).__name__} attends to another sequence ({t} queries, {s} keys), and {pattern.label} follows "
             "positions; semfocus.nn.focus(model, pattern) leaves such layers as they are"
         )
-    pattern.require(t, s, seen.is_causal, seen.query_offset)
 
 
 def check_global_tokens(pattern: Pattern) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import torch
 
 from .._checks import not_over_keys
+from .._tracing import no_derivative_rules
 from ..patterns._windows import Window
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
@@ -33,7 +34,10 @@ PAYS_FROM_KEYS_UNCOMPILED = 16
 
 
 def is_long(problem: Problem) -> bool:
-    """Does the call go to the kernels for long rows? They take wide heads too."""
+    """Does the call go to the kernels for long rows? They take wide heads too.
+
+    A key of NaN is never kept there, so that it does not show; a query of NaN does.
+    """
     p = problem
     keys = p.k.shape[-2]
     if not isinstance(p.pattern, TopK) or p.pattern.k >= keys:
@@ -72,6 +76,8 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
         return f"it needs a CUDA device, query is on {p.q.device}"
     if with_weights:
         return "it does not return weights"
+    if reason := no_derivative_rules():
+        return reason
     known = isinstance(p.pattern, Window) or (isinstance(p.pattern, TopK) and not p.pattern.sinks)
     if not known and not isinstance(p.pattern, Full):
         return f"the pattern is {p.pattern.label}, and it knows full, windows and top_k without sinks only"
@@ -86,8 +92,9 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
     widest = WIDEST_LONG_HEAD if is_long(p) else WIDEST_HEAD
     if p.q.shape[-1] > widest:
         return f"heads have width {p.q.shape[-1]}; it goes up to {widest}"
-    if any(x.shape[-2] * x.stride(-2) >= 2**31 for x in (p.q, p.k, p.v)):
-        return "a head's matrix spans more than 2^31 elements"
+    # The output's rows hold all heads.
+    if p.q.shape[-3:].numel() >= 2**31 or any(x.shape[-2] * x.stride(-2) >= 2**31 for x in (p.q, p.k, p.v)):
+        return "a head's matrix spans 2^31 elements or more"
     if is_long(p):
         return _cannot_long(p) or _cannot_mask_or_scale(p)
     if p.dropout_p > LARGEST_DROPOUT:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .._tracing import made_once, no_derivative_rules
 from ..patterns._windows import Window
 from ..patterns.base import Pattern
 from ..patterns.full import Full
@@ -70,7 +70,7 @@ def bends(h: Tensor, hidden: int, activations: Sequence[tuple[str, int, int]]) -
     return _bends(tuple(activations), h.device) if fits else None
 
 
-@lru_cache(maxsize=64)
+@made_once(64)
 def _bends(activations: Sequence[tuple[str, int, int]], device: torch.device) -> Bends:
     kinds = [1 << ACTIVATIONS.index(name) for name, start, stop in activations for _ in range(start, stop)]
     return Bends(torch.tensor(kinds, dtype=torch.int32, device=device), sum(set(kinds)))
@@ -111,11 +111,11 @@ def serve_pattern(pattern: Pattern, masked: bool) -> bool:
 
 
 def _on_chip(h: Tensor) -> bool:
-    there = INSTALLED and (h.device.type == "cuda" or INTERPRETED)
+    there = INSTALLED and (h.device.type == "cuda" or INTERPRETED) and no_derivative_rules() is None
     return there and h.dtype == torch.float32 and not highest_precision()
 
 
-@lru_cache(maxsize=64)
+@made_once(64)
 def _keeps(patterns: Runs, tokens: int, masked: bool, device: torch.device) -> Keeps:
     """Made once and shared: no step of a population makes it again."""
     budgets, rows, first_global = [], [], tokens
@@ -139,7 +139,7 @@ def _keeps(patterns: Runs, tokens: int, masked: bool, device: torch.device) -> K
     )
 
 
-@lru_cache(maxsize=64)
+@made_once(64)
 def _spans(patterns: Runs, tokens: int, device: torch.device) -> Spans:
     windowed = [int(isinstance(pattern, Window)) for pattern, _, _ in patterns]
     first_global, rows = tokens, []

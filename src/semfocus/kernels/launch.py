@@ -179,9 +179,8 @@ def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.shape[3] > LONG_MATRIX:  # one program for each matrix would be too few
         exponent = torch.frexp(x.abs().amax((-2, -1), keepdim=True))[1].clamp(min=-111)
         half = torch.ldexp(x, 15 - exponent).half().contiguous()
-        return half, torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent - 15).flatten(2).squeeze(
-            2
-        ).contiguous()
+        units = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent - 15)
+        return half, units[..., 0, 0].contiguous()
     x = rows_contiguous(x)
     half, units = x.new_empty(x.shape, dtype=torch.float16), x.new_empty(x.shape[:3])
     flags = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, TypeVar
 
 import torch
@@ -86,11 +85,8 @@ class Settings:
 
 def _runs(values: Sequence[V]) -> tuple[tuple[V, int, int], ...]:
     """Neighbours with equal values go together: ``[a, a, b]`` -> ``((a, 0, 2), (b, 2, 3))``."""
-    runs = []
-    for value, group in groupby(range(len(values)), key=values.__getitem__):
-        members = list(group)
-        runs.append((value, members[0], members[-1] + 1))
-    return tuple(runs)
+    starts = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
+    return tuple((values[i], i, end) for i, end in zip(starts, [*starts[1:], len(values)], strict=True))
 
 
 class Linear(nn.Module):

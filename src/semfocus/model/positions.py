@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from .._tracing import made_once
 
-@lru_cache(maxsize=32)
+
+@made_once(32)
 def sinusoidal(
     length: int, width: int, device: torch.device | None = None, dtype: torch.dtype = torch.float64
 ) -> Tensor:

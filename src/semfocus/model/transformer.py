@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..functional import choose
 from ..patterns.base import Pattern
-from ..randomness import Noise, absorb, dropout, key_of
+from ..randomness import Noise, absorb, dropout, key_of, on_cpu
 from ..reference import Problem
 from . import init
 from .block import EPS, FIRST_EPS, Block, Linear, Settings, product
@@ -182,7 +182,7 @@ class Transformer(nn.Module):
                 f"with {members} members, or (batch, length)"
             )
         # Not on a GPU, which looking at values would make wait; there an id out of range embeds as zero or fails.
-        if tokens.device.type == "cpu" and tokens.numel():
+        if on_cpu(tokens) and tokens.numel():
             low, high = (int(x) for x in tokens.aminmax())
             if low < 0 or high > self.config.vocabulary:
                 raise ValueError(

@@ -215,7 +215,7 @@ def keep_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
     lowest = -torch.inf if priority.is_floating_point() else torch.iinfo(priority.dtype).min
     priority = priority.masked_fill(~visible, lowest)
     if k <= REMOVALS_UP_TO and priority.is_cuda and torch.compiler.is_compiling():
-        return _remove_best(_nan_first(priority), visible, k)
+        return _remove_best(_nan_first(priority), visible, k, lowest)
     threshold = priority.topk(k, dim=-1).values[..., -1:]  # (..., t, 1); NaN is the largest to it, too
     if priority.device.type == "cpu" and not numbers_are_hidden():
         # Without ties at the threshold this is all; on a GPU the look would make it wait.
@@ -234,7 +234,7 @@ def _nan_first(priority: Tensor) -> Tensor:
     return priority.masked_fill(priority.isnan(), torch.inf) if priority.is_floating_point() else priority
 
 
-def _remove_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
+def _remove_best(priority: Tensor, visible: Tensor, k: int, lowest: float) -> Tensor:
     """The same by taking the best remaining key k times."""
     keys = torch.arange(priority.shape[-1], device=priority.device)
     left = visible.expand(priority.shape)
@@ -243,7 +243,5 @@ def _remove_best(priority: Tensor, visible: Tensor, k: int) -> Tensor:
         first = torch.where(left & (priority == best), keys, priority.shape[-1]).amin(-1, keepdim=True)
         taken = keys == first
         left = left & ~taken
-        priority = priority.masked_fill(
-            taken, -torch.inf if priority.is_floating_point() else torch.iinfo(priority.dtype).min
-        )
+        priority = priority.masked_fill(taken, lowest)
     return visible & ~left

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..randomness import absorb, spread
 from ._budgeted import Budgeted
-from .base import View, query_places, ranks
+from .base import View, query_places
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class RandomK(Budgeted):
     random = True
 
     def priority(self, view: View) -> Tensor:
-        key, _, _ = ranks(view.visible, view.positions)
+        key = view.visible.cumsum(-1) - 1  # the rank of each
         query = query_places(view.visible, view.positions)
         rows = absorb(spread(view.noise.fresh, view.lead)[..., None, None], query)  # (..., t, 1)
         return absorb(rows, key)  # (..., t, s)

@@ -26,16 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Examples", "Task", "get", "names", "registry"]
 
 registry: Registry[Task] = Registry("task", "semfocus.tasks")
-
-
-def names() -> list[str]:
-    """The names of all tasks, without importing any of them."""
-    return registry.names()
-
-
-def get(name: str, **options: Any) -> Task:
-    """The task of that name; its options are the fields of its class."""
-    return registry.get(name, **options)
+names, get = registry.names, registry.get
 
 
 def __getattr__(name: str) -> Any:
