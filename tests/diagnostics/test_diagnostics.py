@@ -10,6 +10,7 @@ import torch
 import semfocus
 from semfocus import Banded, Full, ModelConfig, RandomK, TopK, Transformer, chunked, diagnostics
 from semfocus.diagnostics import Probe
+from semfocus.diagnostics.loss_surface import lipschitz
 
 
 def probe_of(scores, pattern=None, **options):
@@ -133,6 +134,17 @@ def test_queries_that_see_nothing_are_left_out():
     for name in ("entropy", "in_degree"):
         nothing = pooled(name, probe_of(HAND, attn_mask=torch.zeros(3, 3, dtype=torch.bool)))
         assert nothing == {"count": 0}
+
+
+@pytest.mark.parametrize("name", ["dispersion", "separation", "in_degree", "kept_mass", "entropy", "input_dependence"])
+def test_padding_is_not_counted(name):
+    """Neither as keys nor as queries: the numbers are those of the examples without it."""
+    config = {"vocabulary": 5, "classes": 2, "width": 8, "mlp_width": 8, "blocks": 2}
+    model = Transformer(ModelConfig(**config, mask_padding=True), TopK(3), seeds=1).double()
+    real = torch.randint(5, (4, 10), generator=torch.Generator().manual_seed(0))
+    padded = torch.cat([real, torch.full((4, 30), 5)], 1)
+    alone, found = (diagnostics.get(name).measure(Probe.of_model(model, tokens))["pooled"] for tokens in (real, padded))
+    assert found == pytest.approx(alone, rel=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -307,6 +319,17 @@ def test_loss_surface(model, tokens):
     assert losses[4, 1] == pytest.approx(by_hand, rel=1e-5)
     for name, p in model.named_parameters():
         assert one[name].norm() == pytest.approx(p[1].norm().item(), rel=1e-4)
+
+
+def test_where_the_loss_is_not_finite_it_is_steepest():
+    offsets = np.linspace(-1, 1, 21)
+    losses = offsets[:, None] + offsets  # slope 1 everywhere
+    smooth = lipschitz(losses, offsets)
+    losses[0] = np.inf  # far from the weights
+    found = lipschitz(losses, offsets)
+    assert found[-1]["p99"] == math.inf
+    assert found[-1]["p50"] == smooth[-1]["p50"]
+    assert found[0] == smooth[0]
 
 
 def test_a_population_s_probes_equal_single_ones(model, tokens):

@@ -97,8 +97,8 @@ def test_the_proven_constant_is_reached_by_equal_scores():
 
 
 def test_constants_by_hand():
-    """e^0 / 4 times max(a, b + 1/Delta), for separations that leave either the larger one."""
-    known = {"Euclidean": (0.5, 0.25), "sum": (0.75, 0.5), "maximum": (0.5, 0.5)}
+    """e^0 / 4 times max(1 or 3/2, 1/Delta), for separations that leave either the larger one."""
+    known = {"Euclidean": (0.5, 0.25), "sum": (0.5, 0.375), "maximum": (0.5, 0.375)}
     for norm, wanted in known.items():
         assert tuple(xi_top_k(0.0, 4, [0.5, 4.0], norm)) == wanted
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..diagnostics.base import real_queries
 from ..patterns.base import whole_number
 from ..reference import Problem
 from .candidates import candidates
 from .evidence import Evidence
-from .measure import LayerValues, measure, real_queries
+from .measure import LayerValues, measure
 from .result import Diagnosis
 from .rows import Row, merged, rows_of
 from .watch import Call, watching

@@ -58,8 +58,8 @@ def measure(problem: Problem, ks: Sequence[int], real: Tensor | None) -> LayerVa
     degrees = {k: torch.zeros((), dtype=torch.int64, device=problem.q.device) for k in ks}  # (..., h, s) in the end
     for start in range(0, queries, chunk):
         stop = min(start + chunk, queries)
-        rows = Rows(problem.rows(start, stop))
-        counted = rows.seen if real is None else rows.seen & real[..., start:stop]  # (..., h, c)
+        rows = Rows(problem.rows(start, stop), None if real is None else real[..., start:stop])
+        counted = rows.counted  # (..., h, c)
         some: tuple[Any, ...] = (*examples, ..., slice(-start % every, None, every))  # of (..., h, c)
         kept = {}  # of the sampled queries
         for k in ks:
@@ -161,20 +161,3 @@ def _heads_first(x: Tensor) -> Tensor:
 
 def _joined(parts: Sequence[dict[str, Values]]) -> dict[str, Values]:
     return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
-
-
-@torch.no_grad()
-def real_queries(problem: Problem) -> Tensor | None:
-    """bool, broadcastable to (..., h, t): queries that are not padding; None if all are real, or nothing tells.
-
-    In one sequence the query at a position is padding if no query sees the key at that position.
-    """
-    queries, keys, first = problem.q.shape[-2], problem.k.shape[-2], problem.query_offset
-    if problem.mask is None or not 0 <= first <= keys - queries:
-        return None
-    seen: Tensor | None = None
-    chunk = max(1, CHUNK_ELEMENTS // max(problem.mask.shape[:-2].numel() * keys, 1))
-    for start in range(0, queries, chunk):
-        part = problem.rows(start, min(start + chunk, queries)).visible().any(-2)
-        seen = part if seen is None else seen | part
-    return None if seen is None else seen[..., first : first + queries]

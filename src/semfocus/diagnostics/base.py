@@ -32,23 +32,27 @@ if TYPE_CHECKING:
 #: image).
 QUANTILES = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
 Measurement = dict[str, Any]
+#: Elements of a mask that are looked at together.
+SEEN_AT_ONCE = 2**24
 
 
 class Rows:
     """Some queries of one layer against all keys: c queries, s keys, and (..., h) before them."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, real: Tensor | None = None) -> None:
+        """``real``, broadcastable to (..., h, c): queries that are not padding; None: all."""
         p = problem
-        self.pattern = p.pattern
+        self.pattern, self.real = p.pattern, real
         q, k = p.q.to(p.dtype), repeat_heads(p)[0].to(p.dtype)
         self.scores = raw_scores(p, q, k)  # (..., h, c, s)
         self.visible = p.visible().expand(self.scores.shape)
         self.kept = kept_keys(p, q, k, self.scores).expand(self.scores.shape)
 
     @cached_property
-    def seen(self) -> Tensor:
-        """(..., h, c): does the query see any key at all?"""
-        return self.visible.any(-1)
+    def counted(self) -> Tensor:
+        """(..., h, c): does the query see any key at all, and is no padding?"""
+        sees = self.visible.any(-1)
+        return sees if self.real is None else sees & self.real
 
     @cached_property
     def weights(self) -> Tensor:
@@ -138,15 +142,33 @@ class Probe:
     def rows(self, layer: int) -> Iterator[Rows]:
         """A layer's queries, a few at a time."""
         problem = self.problems[layer]
-        chunk, queries = rows_per_chunk(problem), problem.q.shape[-2]
+        chunk, queries, real = rows_per_chunk(problem), problem.q.shape[-2], real_queries(problem)
         for start in range(0, queries, chunk):
+            stop = min(start + chunk, queries)
             with torch.no_grad():  # not around the yield: a generator left half-way would leave gradients off
-                rows = Rows(problem.rows(start, min(start + chunk, queries)))
+                rows = Rows(problem.rows(start, stop), None if real is None else real[..., start:stop])
             yield rows
 
     @property
     def layers(self) -> range:
         return range(len(self.problems))
+
+
+@torch.no_grad()
+def real_queries(problem: Problem) -> Tensor | None:
+    """bool, broadcastable to (..., h, t): queries that are not padding; None if all are real, or nothing tells.
+
+    In one sequence the query at a position is padding if no query sees the key at that position.
+    """
+    queries, keys, first = problem.q.shape[-2], problem.k.shape[-2], problem.query_offset
+    if problem.mask is None or not 0 <= first <= keys - queries:
+        return None
+    seen: Tensor | None = None
+    chunk = max(1, SEEN_AT_ONCE // max(problem.mask.shape[:-2].numel() * keys, 1))
+    for start in range(0, queries, chunk):
+        part = problem.rows(start, min(start + chunk, queries)).visible().any(-2)
+        seen = part if seen is None else seen | part
+    return None if seen is None else seen[..., first : first + queries]
 
 
 class Diagnostic(ABC):
@@ -178,14 +200,14 @@ class PerQuery(Diagnostic):
 
     @abstractmethod
     def values(self, rows: Rows) -> Tensor:
-        """(..., h, c). Queries that see no key are left out whatever stands there."""
+        """(..., h, c). Padding, and queries that see no key, are left out whatever stands there."""
 
     def _measure(self, probe: Probe) -> Measurement:
         layers = []
         for layer in probe.layers:
             found = []
             for rows in probe.rows(layer):
-                values = self.values(rows).double().masked_fill(~rows.seen, torch.nan)
+                values = self.values(rows).double().masked_fill(~rows.counted, torch.nan)
                 found.append(values.movedim(-2, 0).flatten(1))  # (h, queries)
             layers.append(torch.cat(found, dim=1).cpu().numpy())
         return by_layer_and_head(layers)

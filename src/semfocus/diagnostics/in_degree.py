@@ -12,7 +12,7 @@ class InDegree(Diagnostic):
     D_j = number of i with j in S_i        beta = max_j D_j / k
 
     The mean of D is the mean number of kept keys; a key that everyone keeps has D = number of queries. Keys that no
-    query sees are left out. ``beta`` uses the pattern's budget, no larger than the most keys a query sees, or the mean
+    query sees are left out, and so are queries that are padding. ``beta`` uses the pattern's budget, no larger than the most keys a query sees, or the mean
     number of kept keys where it has none.
     """
 
@@ -23,7 +23,8 @@ class InDegree(Diagnostic):
             seen: torch.Tensor | None = None
             most = 0  # keys that a query sees
             for rows in probe.rows(layer):
-                counted, visible = rows.kept.sum(-2), rows.visible.any(-2)  # (..., h, s)
+                counts = rows.counted[..., None]
+                counted, visible = (rows.kept & counts).sum(-2), (rows.visible & counts).any(-2)  # (..., h, s)
                 degree = counted if degree is None else degree + counted
                 seen = visible if seen is None else seen | visible
                 most = max(most, int(rows.visible.sum(-1).max()))

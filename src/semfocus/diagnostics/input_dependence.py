@@ -30,8 +30,9 @@ class InputDependence(Diagnostic):
             batch = rows.kept.ndim - 4  # (..., b, h, c, s)
             if batch < 0 or rows.kept.shape[batch] < 2:
                 raise ValueError("input_dependence needs at least two inputs in its batch")
-            overlaps += self._overlap(rows.kept, rows.visible, batch)
-            variances += self._variance(rows.scores, rows.visible, batch)
+            visible = rows.visible & rows.counted[..., None]
+            overlaps += self._overlap(rows.kept & visible, visible, batch)
+            variances += self._variance(rows.scores, visible, batch)
         overlap, chance = (overlaps[:2] / overlaps[2].clamp(min=1)).tolist()
         lift = (overlap - chance) / (1 - chance) if chance < 1 else 0.0
         positional, rest = variances[0].clamp(min=0), variances[1]

@@ -142,11 +142,20 @@ def lipschitz(losses: npt.NDArray[np.float64], offsets: npt.NDArray[np.float64])
         radius = float(share * offsets[-1])
         inside = np.abs(offsets) <= radius + 1e-9
         square = losses[np.ix_(inside, inside)]
-        slopes = np.concatenate([np.abs(np.diff(square, axis=axis)).ravel() for axis in (0, 1)]) / step
-        slopes = slopes[np.isfinite(slopes)]
-        values = np.percentile(slopes, PERCENTILES) if slopes.size else [float("nan")] * len(PERCENTILES)
+        values = _percentiles(square, step)
         names = [f"p{percentile}" for percentile in PERCENTILES]
         found.append(
             {"radius": round(radius, 10), **{n: round(float(v), 12) for n, v in zip(names, values, strict=True)}}
         )
     return found
+
+
+def _percentiles(losses: npt.NDArray[np.float64], step: float) -> npt.NDArray[np.float64]:
+    """Of the slopes between neighbours; NaN where there are none. Where the loss is not finite it is steepest."""
+    with np.errstate(invalid="ignore"):  # differences of infinities, and what percentiles interpolate between them
+        slopes = np.concatenate([np.abs(np.diff(losses, axis=axis)).ravel() for axis in (0, 1)]) / step
+        slopes[~np.isfinite(slopes)] = np.inf
+        if not slopes.size:
+            return np.full(len(PERCENTILES), np.nan)
+        found: npt.NDArray[np.float64] = np.percentile(slopes, PERCENTILES)
+    return np.where(np.isnan(found), np.inf, found)

@@ -51,7 +51,7 @@ class SelectionStability(Diagnostic):
         for before, after in zip(probe.rows(layer), noisy.rows(layer), strict=True):
             kept = before.kept.sum(-1).double()
             same = (before.kept & after.kept).sum(-1).double() / kept.clamp(min=1)
-            unchanged.append(same.masked_fill(~before.seen, torch.nan).flatten())
+            unchanged.append(same.masked_fill(~before.counted, torch.nan).flatten())
             separation.append(Separation().values(before).double().flatten())
         return torch.cat(unchanged).cpu().numpy(), torch.cat(separation).cpu().numpy()
 

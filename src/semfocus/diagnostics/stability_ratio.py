@@ -51,20 +51,20 @@ def _precise(rows: Rows) -> Rows:
 
 
 def _compared(before: Rows, after: Rows) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    moved = (before.weights - after.weights).double().norm(dim=-1)
-    step = (before.scores - after.scores).double().masked_fill(~before.visible, 0.0).norm(dim=-1)
+    moved = (before.weights - after.weights).norm(dim=-1)
+    step = (before.scores - after.scores).masked_fill(~before.visible, 0.0).norm(dim=-1)
     ratio = torch.where(step > 0, moved / step, torch.nan)
-    delta = torch.maximum(Dispersion().values(before), Dispersion().values(after)).clamp(min=0).double().cpu().numpy()
+    delta = torch.maximum(Dispersion().values(before), Dispersion().values(after)).clamp(min=0).cpu().numpy()
     kept = before.kept.sum(-1).clamp(min=1).cpu().numpy()
     if before.pattern.input_dependent:
         smaller = torch.minimum(Separation().values(before), Separation().values(after)).clamp(min=0)
-        separation = smaller.double().cpu().numpy()
+        separation = smaller.cpu().numpy()
         bound = xi_h(delta, kept, separation)
         vacuous = is_vacuous(bound, separation)
     else:
         bound = xi_r(delta, kept)
         vacuous = is_vacuous(bound)
-    ratio = ratio.masked_fill(~before.seen, torch.nan)
+    ratio = ratio.masked_fill(~before.counted, torch.nan)
     return np.stack([ratio.cpu().numpy().ravel(), bound.ravel(), vacuous.ravel()])
 
 

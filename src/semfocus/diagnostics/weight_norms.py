@@ -12,7 +12,7 @@ class WeightNorms(Diagnostic):
     """Spectral norms of a block's maps: V, W = Q'K / sqrt(d), the output O, and the MLP's P and R.
 
     A bias is an extra column: ||[A b]||, and a token has an extra 1. For several heads the largest. The score's
-    multiplier belongs to W.
+    multiplier belongs to W. With ``cosine_scores`` queries and keys are normalised afterwards, and W bounds no score.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"model"})

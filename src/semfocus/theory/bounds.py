@@ -44,7 +44,9 @@ def lambda_x(
     total weight that one key receives (at most e^delta for full attention, beta e^delta for top-k).
     """
     reached = np.asarray(keys, float) + np.asarray(in_degree, float)
-    moved = score_norm * token_norm**2 * reached * np.asarray(xi, float)
+    factor = score_norm * token_norm**2 * reached
+    with np.errstate(invalid="ignore"):  # scores that cannot move move no weights, whatever xi
+        moved = np.where(factor == 0, 0.0, factor * np.asarray(xi, float))
     found: Floats = value_norm * (np.asarray(column_sum, float) + moved)
     return found
 
@@ -78,7 +80,8 @@ def objective_constant(
 
     ``lambda_w``: of one head, or of each whose W moves as far. ``mlp`` m = 1 + ||R|| ||P|| n_2 of the block itself;
     ``later_blocks`` their block constants. The mean read-out divides by the number of tokens what the sum over tokens
-    multiplies. The gradient of the cross-entropy in its logits has a norm of at most sqrt(2).
+    multiplies. The gradient of the cross-entropy in its logits has a norm of at most sqrt(2). Under top-k it compares
+    two weights at which all separations are at least Delta; it is no Lipschitz constant of the whole objective.
     """
     heads = float(np.linalg.norm(np.atleast_1d(np.asarray(lambda_w, float))))  # of one token, side by side before O
     return math.sqrt(2.0) * read_out_norm * output_norm * heads * mlp * math.prod(later_blocks)

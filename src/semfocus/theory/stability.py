@@ -7,9 +7,9 @@ dispersion max z - min z over the kept keys. On the way from z to z' no dispersi
 is convex), so
 
     Euclidean norm:  ||J||_2 <= max a               <= e^delta / n
-    sum norm:        ||J||_1  = max 2 a_j (1 - a_j) <= 2 e^delta / n
+    sum norm:        ||J||_1  = max 2 a_j (1 - a_j) <= 2 (1 - 1/n) e^delta / n,   and so in the maximum norm
 
-Both operator norms never exceed 1/2 whatever the scores, so a bound of 1/2 or more says nothing. Top-k exchanges keys,
+These operator norms never exceed 1/2 whatever the scores, so a bound of 1/2 or more says nothing. Top-k exchanges keys,
 though, and then moves by more: ``is_vacuous``.
 """
 
@@ -22,10 +22,9 @@ from ..registry import suggestion
 
 Numbers = npt.ArrayLike
 Floats = npt.NDArray[np.float64]
-#: Over fixed keys the softmax is 1/2-Lipschitz in the Euclidean and in the sum norm anyway.
+#: Over fixed keys the softmax is 1/2-Lipschitz in each of these norms anyway.
 VACUOUS = 0.5
-#: Top-k moves by max(a, b + 1/Delta) times e^delta / k, with these a and b.
-NORMS = {"Euclidean": (1.0, 0.0), "sum": (2.0, 1.0), "maximum": (2.0, 0.0)}
+NORMS = ("Euclidean", "sum", "maximum")
 
 
 def xi_s(delta: Numbers, keys: Numbers) -> Floats:
@@ -49,7 +48,7 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
 
     Assumes that both score vectors have dispersion at most ``delta`` over their kept keys and separation at least
     ``separation``. Delta = 0 makes it infinite, and no dropped key (Delta infinite) makes it ``xi_s``. Holds in the
-    Euclidean norm, where ``xi_top_k`` is sharper, and in the sum norm if Delta <= 1.
+    Euclidean norm, and in the sum and the maximum norm for Delta <= k / (k - 2); ``xi_top_k`` is sharper.
 
     >>> float(xi_h(0.0, 4, 1.0)), float(xi_h(0.0, 4, np.inf)), float(xi_h(1.0, 4, 0.0))
     (0.5, 0.25, inf)
@@ -61,27 +60,27 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
 def xi_top_k(delta: Numbers, kept: Numbers, separation: Numbers, norm: str = "Euclidean") -> Floats:
     """Top-k, proven in docs/theory.md: e^delta / k times max(1, 1/Delta), in the Euclidean norm.
 
-    In the "sum" norm it is times max(2, 1 + 1/Delta), in the "maximum" norm times max(2, 1/Delta). Other arguments as
-    for ``xi_h``, than which it is up to twice as sharp in the Euclidean norm. There it is reached: two keys that change
-    places (k = 1, Delta = 1/2) move the weights by sqrt(2) and the scores by sqrt(2) / 2.
+    In the "sum" and the "maximum" norm it is times max(2 (1 - 1/k), 1/Delta). Other arguments as for ``xi_h``, than
+    which it is up to twice as sharp. It is reached: two keys that change places (k = 1, Delta = 1/2) move the weights
+    by sqrt(2) and the scores by sqrt(2) / 2.
 
     >>> float(xi_top_k(0.0, 1, 0.5)), float(xi_top_k(0.0, 4, np.inf)), float(xi_top_k(0.0, 4, 0.5, "sum"))
-    (2.0, 0.25, 0.75)
+    (2.0, 0.25, 0.5)
     """
     if norm not in NORMS:
         raise ValueError(f"norm is {norm!r}; {suggestion(norm, NORMS)}")
-    least, more = NORMS[norm]
+    weight = _weight_bound(delta, kept)
+    same_keys = 1.0 if norm == "Euclidean" else 2.0 * (1.0 - 1.0 / np.asarray(kept, float))
     with np.errstate(divide="ignore", over="ignore"):
-        exchanged = more + 1.0 / checked_separation(separation)
-        found: Floats = _weight_bound(delta, kept) * np.maximum(least, exchanged)
+        found: Floats = weight * np.maximum(same_keys, 1.0 / checked_separation(separation))
     return found
 
 
 def is_vacuous(xi: Numbers, separation: Numbers = np.inf) -> npt.NDArray[np.bool_]:
-    """Does a bound in the Euclidean norm say no more than is true of every softmax?
+    """Does a bound say no more than is true of every softmax?
 
-    Over fixed keys that is 1/2. Where top-k exchanges keys, its weights move by at most sqrt(2) and its scores by at
-    least sqrt(2) Delta: give ``xi_top_k`` or ``xi_h`` the ``separation``; they are vacuous from max(1/2, 1/Delta) on.
+    Over fixed keys that is 1/2. Where top-k exchanges keys, its weights move by at most 1/Delta times its scores (in
+    the Euclidean norm by at most sqrt(2), and they by at least sqrt(2) Delta): give ``xi_top_k`` or ``xi_h`` the ``separation``; they are vacuous from max(1/2, 1/Delta) on.
 
     >>> is_vacuous([0.4, 0.6, 0.6], [np.inf, np.inf, 1.0]).tolist()
     [False, True, False]
