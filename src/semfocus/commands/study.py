@@ -208,7 +208,7 @@ def _verdicts(study: Study, results: Results, console: Console) -> None:
             Text(claim.id), Text(claim.statement), Text(judged.verdict, colours[judged.verdict]), Text(evidence)
         )
     console.print(table)
-    if results.question.size not in ("paper", "ptb"):
+    if results.question.size not in study.paper_sizes:
         console.print("This is not the paper's size.", highlight=False)
 
 

@@ -63,6 +63,7 @@ class LanguageModel(Study):
         "small": Size("one GPU, about 12 minutes: 11 million parameters, 12 million tokens a run", seeds=6),
         "ptb": Size("one GPU, days: the paper's Penn Treebank runs, given its three text files", seeds=10),
     }
+    paper_sizes = ("ptb",)
     varies = ("pattern", "model.attention_scale", "optimiser.learning_rate")
 
     def runs(self, size: str) -> list[Arm]:
