@@ -22,7 +22,7 @@ from .comparison import (
     verdicts,
 )
 from .median_ratio import MedianRatio, median_ratio
-from .sign_flip import ALPHA, EXACT_SEEDS, SignFlip
+from .sign_flip import ALPHA, EXACT_SEEDS, SignFlip, shown_mean
 from .survival import ConvergenceTimes, LogRank, SurvivalCurve, kaplan_meier, log_rank, right_censored
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "median_ratio",
     "right_censored",
     "seeds_needed",
+    "shown_mean",
     "verdict",
     "verdicts",
 ]
