@@ -132,9 +132,7 @@ def first_labels(results: Results, panel: str) -> list[str]:
 
 def pairs(results: Results, panel: str, label: str) -> list[tuple[Run, Run]]:
     """Per seed a run and its twin, both finished."""
-    twins = {run.seed: run for run in results.arm(panel, twin_of(label)).finished}
-    firsts = results.arm(panel, label).finished
-    return [(run, twins[run.seed]) for run in firsts if run.seed in twins]
+    return results.arm(panel, label).paired(results.arm(panel, twin_of(label)))
 
 
 def snapshots(twin: Run) -> dict[int, dict[str, float]]:
