@@ -158,12 +158,11 @@ def _gradient(relative: bool, full: Run, top: Run) -> float | None:
     if len(rows) < 2:
         return None
     values = [row["gradient_deviation"] / row["gradient_norm"] if relative else row["gradient_norm"] for row in rows]
-    return math.log(values[1] / values[0]) if min(values) > 0 else None
+    return log_ratio(*values)
 
 
 def _slope(full: Run, top: Run) -> float | None:
-    found = [run.measured.get(INITIAL_SLOPE, {}).get("p95") for run in (full, top)]
-    return math.log(found[1] / found[0]) if all(found) else None
+    return log_ratio(*(run.measured.get(INITIAL_SLOPE, {}).get("p95") for run in (full, top)))
 
 
 CANDIDATES: dict[str, Measure] = {
