@@ -37,6 +37,8 @@ so fewer than {fewest} seeds decide nothing.
 A claim is confirmed or refuted if the interval lies on one side of its limit and the p-value (after Holm, where a claim
 has several comparisons) is at most {alpha:.0f} %; all else is "undecided". A seed whose run diverged enters no
 comparison and is listed below. The rules were fixed in code before the runs."""
+#: What language models are compared on: columns of their curves, and what the x axes are called.
+AXES = {"tokens": "tokens", "train_seconds": "seconds of training"}
 UNITS = ((1e9, "billion "), (1e6, "million "), (1e3, "thousand "))
 #: Diagnostics that the page shows, and what they are called there.
 QUANTITIES = {
