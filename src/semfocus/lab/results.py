@@ -17,7 +17,7 @@ from ..training.files import StorageError, read_lines
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from .cost import steps_per_epoch
-from .stats import Band, ConvergenceTimes, band
+from .stats import ConvergenceTimes
 from .store import Manifest, Question, Store
 from .study import Arm
 
@@ -221,11 +221,6 @@ class ArmResult:
         begun = [run for run in self.runs if run.rows]
         epochs = max(([row["epoch"] for row in run.rows] for run in begun), key=len, default=[])
         return epochs, {run.seed: [row.get(column) for row in run.rows] for run in begun}
-
-    def band(self, column: str) -> tuple[list[int], Band] | None:
-        """Median and quartiles over the seeds, epoch by epoch."""
-        epochs, curves = self.curves(column)
-        return (epochs, band(curves)) if curves else None
 
 
 class Results:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .results import Results
 
 T = TypeVar("T")
-SIZES = ("smoke", "quick", "small", "paper")
 
 
 @dataclass(frozen=True)
