@@ -149,10 +149,8 @@ def with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
     Where its text has changed since, it is refused: its runs would all begin anew.
     """
     try:
-        old = store.manifest(manifest.question.name) if manifest.question.name in store.names() else None
-    except StorageError:
-        return manifest  # it is damaged, and about to be written anew
-    if old is None:
+        old = store.manifest(manifest.question.name)
+    except StorageError:  # none yet, or damaged and about to be written anew
         return manifest
     _refuse_another_text(old, manifest)
     if old.arms[: len(manifest.arms)] != manifest.arms:
