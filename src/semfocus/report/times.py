@@ -140,16 +140,7 @@ def _step(axes: Axes, times: ConvergenceTimes, entry: Entry, points: float) -> l
     curve, style = times.survival(), entry.style
     moved = axes.transData + ScaledTranslation(0, points / 72, axes.figure.dpi_scale_trans)
     (line,) = axes.step(
-        curve.epochs,
-        curve.surviving,
-        where="post",
-        color=style.colour,
-        linestyle=style.linestyle,
-        linewidth=style.weight,
-        marker=style.marker or "none",
-        markersize=4,
-        transform=moved,
-        zorder=3,
+        curve.epochs, curve.surviving, where="post", **style.line, markersize=4, transform=moved, zorder=3
     )
     line.set_gid(entry.key)
     return [(times.name, epoch, share) for epoch, share in zip(curve.epochs, curve.surviving, strict=True)]
