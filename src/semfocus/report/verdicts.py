@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..lab.claims import Judged, Part, in_short
+from ..lab.claims import Judged, Piece, in_short
 from ..lab.stats import seeds_needed
 
 #: A sign beside the word: neither colour nor sign is needed to read a verdict.
@@ -32,7 +32,7 @@ class Card:
         return len(self.judged.lines) > SHOWN_LINES
 
     @property
-    def short(self) -> list[Part]:
+    def short(self) -> list[Piece]:
         """The numbers, where the table of all is folded."""
         return in_short(self.judged) if self.folded else []
 
