@@ -176,6 +176,25 @@ def test_follow_ups_survive_an_interrupted_second_run(tmp_path):
     assert whole.store.manifest("smoke").arms == whole.manifest.arms
 
 
+def test_what_another_process_chose_meanwhile_is_what_is_trained(tmp_path, monkeypatch):
+    """Its arm is the one that the manifest keeps."""
+    choose = Fair.follow_up
+
+    def too_late(study, size, results):
+        ours = choose(study, size, results)
+        config = ours[0].config
+        theirs = replace(ours[0], config=replace(config, optimiser=replace(config.optimiser, learning_rate=0.0123)))
+        results.store.write(results.store.manifest("smoke"), [theirs])
+        return ours
+
+    monkeypatch.setattr(Fair, "follow_up", too_late)
+    study = Fair()
+    train = on_this_machine("cpu", 1, QUIET)
+    found = execute(study, ask(study, "smoke", None, ()), tmp_path, train, lambda _: None)
+    assert 0.0123 in {a.config.optimiser.learning_rate for a in found.arms}
+    assert all(run.summary is not None for _, run in found.every_run())
+
+
 def test_what_is_not_complete_is_resumed(tmp_path, capsys):
     study = SelectionStability()
     execute(study, ask(study, "smoke", None, ()), tmp_path, on_this_machine("cpu", 1, QUIET), lambda _: None)

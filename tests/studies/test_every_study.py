@@ -16,7 +16,7 @@ from semfocus.lab.execute import ask, execute, on_this_machine, plan
 from semfocus.lab.results import Results
 from semfocus.lab.stats import seeds_needed
 from semfocus.lab.store import Store
-from semfocus.lab.study import SIZES, label_of
+from semfocus.lab.study import label_of
 from semfocus.language.config import LanguageConfig
 from semfocus.patterns.full import Full
 from semfocus.report.page import answer, build
@@ -56,8 +56,9 @@ def test_smoke_ends_with_a_page_and_no_verdict(name, tmp_path):
 @pytest.mark.parametrize("name", EVERY)
 def test_every_study_has_the_usual_sizes(name):
     """The paper's own language models have a size that is named after their text."""
-    usual = {"paper": "ptb"} if name == "language_model" else {}
-    assert list(studies.get(name).sizes) == [usual.get(size, size) for size in SIZES]
+    largest = "ptb" if name == "language_model" else "paper"
+    assert list(studies.get(name).sizes) == ["smoke", "quick", "small", largest]
+    assert studies.get(name).paper_sizes == (largest,)
 
 
 def what_it_sees(config):

@@ -203,12 +203,12 @@ def _verdicts(study: Study, results: Results, console: Console) -> None:
     for judged in judged_claims(study, results):
         claim = judged.claim
         short = in_short(judged) if results.question.size != "smoke" else []
-        evidence = "\n".join(f"{part.word} {part.text}".lstrip() for part in short) or judged.sentence
+        evidence = "\n".join(f"{piece.word} {piece.text}".lstrip() for piece in short) or judged.sentence
         table.add_row(
             Text(claim.id), Text(claim.statement), Text(judged.verdict, colours[judged.verdict]), Text(evidence)
         )
     console.print(table)
-    if results.question.size not in ("paper", "ptb"):
+    if results.question.size not in study.paper_sizes:
         console.print("This is not the paper's size.", highlight=False)
 
 

@@ -92,14 +92,16 @@ def judge(evidence: Evidence, lab: Path, find: Callable[[str], Study]) -> Built:
     """What one folder's tables say, by way of a lab's folder that must stay as long as what is returned."""
     results = evidence.restore(lab)
     records = list(evidence.records.values())
+    study = find(results.question.study)
     return Built(
         name=evidence.name,
         results=results,
-        claims=claims.claim_rows(results, judged_claims(find(results.question.study), results)),
+        claims=claims.claim_rows(results, judged_claims(study, results)),
         races=speed.races(results),
         cost=cost_of(results, records),
         place=claims.Place.of(records),
         lacks=claims.lacking(results, records),
+        paper_sizes=study.paper_sizes,
     )
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..lab.archive import RUN_NAME
 from ..lab.configs import Config, config_of
 from ..lab.execute import on_this_machine
 from ..lab.results import Run
@@ -27,6 +26,7 @@ from ..lab.store import Store
 from ..training.environment import short
 from ..training.files import StorageError
 from ..training.progress import Progress
+from ..training.run_directory import RUN_NAME
 from .folder import Evidence
 from .record import Record
 

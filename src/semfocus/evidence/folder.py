@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..lab.archive import RUN_NAME
 from ..lab.configs import config_of
 from ..lab.results import ArmResult, Results, Run
 from ..lab.store import Manifest, Store, merged_manifest, safe
 from ..training.files import StorageError, explained, write_json
 from ..training.locks import in_training, locked, locked_folder
+from ..training.run_directory import RUN_NAME
 from ..training.strict import ConfigError
 from .compact import damaged, read_csv, read_json_lines, read_text, to_csv, to_json_lines, write_texts
 from .record import COLUMNS, GRADIENT, PROBE_COLUMNS, Record, merged, record_of, write_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..lab.claims import Part
+from ..lab.claims import Piece
 from ..training.files import StorageError
 from .compact import read_text, write_text
 
@@ -31,9 +31,9 @@ def cell(value: object) -> str:
     return text.replace("<", "&lt;").replace("&lt;br>", "<br>")
 
 
-def in_a_cell(found: Iterable[Part]) -> str:
+def in_a_cell(found: Iterable[Piece]) -> str:
     """A claim's evidence in short, for a cell."""
-    return "<br>".join(f"*{part.word}* {part.text}" if part.word else part.text for part in found)
+    return "<br>".join(f"*{piece.word}* {piece.text}" if piece.word else piece.text for piece in found)
 
 
 def marks(name: str) -> tuple[str, str]:

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ..lab.archive import RUN_NAME
 from ..lab.results import MEASURED, Run
 from ..training.convergence import summarise
 from ..training.files import StorageError, json_lines
-from ..training.run_directory import RunDirectory
+from ..training.run_directory import RUN_NAME, RunDirectory
 
 Rows = list[dict[str, Any]]
 Status = Literal["finished", "diverged", "unfinished"]

@@ -7,10 +7,10 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..lab.archive import RUN_NAME
 from ..lab.results import Results
 from ..patterns import Pattern
 from ..training.convergence import LEVELS
+from ..training.run_directory import RUN_NAME
 from .record import Record
 from .speed import check_command
 

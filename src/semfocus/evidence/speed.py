@@ -14,7 +14,7 @@ from ..lab.study import label_of
 from ..patterns.base import Pattern
 from ..patterns.full import Full
 from ..patterns.top_k import TopK
-from ..report.losses import at_the_end
+from ..report.losses import AXES, at_the_end
 from ..report.speed import comparison, on_the_clock
 from ..training.protocol import RunConfig
 from .markdown import table
@@ -24,8 +24,6 @@ HERE: Kind = "as trained here"
 FOCUSED = TopK(5)
 #: The study whose arms are called after their patterns, and have the settings that tuning seeds chose.
 TUNED = "fair"
-#: What language models are compared on: columns of their curves.
-AXES = {"tokens": "tokens", "train_seconds": "seconds of training"}
 TEXT = """T is the first epoch at which 95 % of the training examples are right; ratios are T of the first arm over T of
 the second, seed by seed, so above 1 the second is faster. "Median" is the median over seeds with its order-statistics
 interval; "mean" is the ratio of geometric means with the interval of the sign-flip test, on which verdicts rest. "On

@@ -13,6 +13,7 @@ from typing import Literal
 from ..lab.claims import Line, listed
 from ..lab.results import Results
 from ..lab.stats import ALPHA, Comparison
+from ..lab.study import Study
 from .claims import ClaimRow, Place, span
 from .cost import Cost
 from .markdown import NOTE, in_a_cell, table
@@ -62,6 +63,8 @@ RIVALS = {
     ("fair", "C1, tuned"): "refuted",
     ("language_model", "best against best"): "refuted",
 }
+#: The paper trained no decoders: no size of theirs stands for a larger one of the paper's.
+BEYOND_THE_PAPER = {"language_model"}
 NOT_RUN = "not run yet"
 #: By how much a ratio of the times of two steps may be off: equal work was timed up to 4 % apart.
 TIMING = 1.05
@@ -82,6 +85,7 @@ class Built:
     cost: Cost
     place: Place
     lacks: Sequence[str]
+    paper_sizes: Sequence[str] = Study.paper_sizes  # of its study
 
     @property
     def study(self) -> str:
@@ -271,8 +275,8 @@ class Summary:
 
 
 def is_full_size(one: Built) -> bool:
-    """The paper trained no language models: theirs is any size."""
-    return one.results.question.size == "paper" or one.study == "language_model"
+    """Is it the paper's size, or has what it asks none?"""
+    return one.results.question.size in one.paper_sizes or one.study in BEYOND_THE_PAPER
 
 
 def _cells(row: ClaimRow, results: str) -> tuple[str, ...]:

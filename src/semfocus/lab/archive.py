@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..training.files import StorageError, explained, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
-from ..training.run_directory import SNAPSHOT, SNAPSHOTS, WEIGHTS
+from ..training.run_directory import RUN_NAME, SNAPSHOT, SNAPSHOTS, WEIGHTS
 from .results import MEASURED
 from .store import SAFE, Store, stores
 
@@ -32,7 +32,6 @@ LARGEST_FILE = 500_000_000
 OVERHEAD = 200
 PACKED = "packed.json"
 RUN_FILES = ("config.json", "environment.json", "metrics.jsonl", "probe.jsonl", "summary.json", MEASURED, WEIGHTS)
-RUN_NAME = re.compile(r"[0-9a-f]{16}")
 NAME = SAFE.pattern
 ALLOWED = re.compile(
     rf"(?P<study>{NAME})/(?:runs/(?P<run>{RUN_NAME.pattern})/(?P<file>(?:{SNAPSHOTS}/)?{NAME})"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..model import Transformer
-from ..training.data import resident
+from ..training.data import make_split
 from ..training.population import cross_entropy
 from .results import Run
 
@@ -46,8 +46,8 @@ def _losses(run: Run, examples: int, device: str) -> Callable[[dict[str, Tensor]
     """A function from weights to the losses (b,) on the run's first held-out examples."""
     config = run.directory.config()
     model = Transformer(config.model_config(), config.pattern, config.seed, device=device).eval()
-    data = resident([config], torch.device(device))["heldout"]
-    tokens, targets, _ = data.take(torch.arange(min(examples, data.examples), device=device)[None])
+    made = make_split(config, "heldout")
+    tokens, targets = (part[None, :examples].long().to(device) for part in made[:2])  # (1, b, t), (1, b, outputs)
 
     def losses(weights: dict[str, Tensor]) -> Tensor:
         model.load_state_dict(weights)

@@ -115,7 +115,7 @@ def execute(
     over = _panels_that_are_over(Results(store, manifest), {arm.panel for arm in now.arms})
     follow_ups = study.follow_up(question.size, Results(store, over)) if over.arms else []
     found = listed_arms(study, "follow_up", follow_ups)
-    known = {arm.key: arm for arm in manifest.arms}
+    known = {arm.key for arm in manifest.arms}
     # Those that are planned already stay as they are, also where their overrides would be refused today.
     new = [arm for arm in found if arm.key not in known]
     more = _laid_over(study, _as_planned(manifest), new)
@@ -123,9 +123,9 @@ def execute(
         say(f"{len(more)} follow-up arms, chosen by what the first ones gave")
         check_arms(study, (*manifest.arms, *more))
         manifest = store.write(manifest, more)
-    # What was chosen before stays chosen, and may have been interrupted.
-    known |= {arm.key: arm for arm in more}
-    chosen = tuple(known[arm.key] for arm in found)
+    # What was chosen before, here or by another process, stays chosen, and may have been interrupted.
+    arms = {arm.key: arm for arm in manifest.arms}
+    chosen = tuple(arms[arm.key] for arm in found)
     rest = replace(part, only=()).of(replace(manifest, arms=chosen))
     if any(run.summary is None for _, run in Results(store, rest).every_run()):
         _train(store, rest, train, say, weights)
@@ -149,10 +149,8 @@ def with_what_was_recorded(store: Store, manifest: Manifest) -> Manifest:
     Where its text has changed since, it is refused: its runs would all begin anew.
     """
     try:
-        old = store.manifest(manifest.question.name) if manifest.question.name in store.names() else None
-    except StorageError:
-        return manifest  # it is damaged, and about to be written anew
-    if old is None:
+        old = store.manifest(manifest.question.name)
+    except StorageError:  # none yet, or damaged and about to be written anew
         return manifest
     _refuse_another_text(old, manifest)
     if old.arms[: len(manifest.arms)] != manifest.arms:

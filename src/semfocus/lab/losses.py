@@ -44,8 +44,7 @@ def log_ratio(a: Run, b: Run, x: str, column: str = "heldout_loss") -> float | N
 
 def log_ratios(a: ArmResult, b: ArmResult, x: str, column: str = "heldout_loss") -> dict[int, float]:
     """Per seed that both have."""
-    first = {run.seed: run for run in a.over}
-    found = {run.seed: log_ratio(first[run.seed], run, x, column) for run in b.over if run.seed in first}
+    found = {run.seed: log_ratio(first, run, x, column) for first, run in a.paired(b)}
     return {seed: value for seed, value in found.items() if value is not None}
 
 

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from ..diagnostics import Probe
 from ..model import Transformer
-from ..training.data import resident
+from ..training.data import make_split
 from ..training.files import finite, write_json
 from ..training.load import load_run
 from .results import MEASURED, Run
@@ -46,7 +44,5 @@ def probe_of(run: Run, examples: int, device: str = "cpu", *, untrained: bool = 
         model = Transformer(config.model_config(), config.pattern, config.seed, device=device)
     else:
         model = load_run(run.directory.path, device)
-    data = resident([config], torch.device(device))["train"]
-    first = torch.arange(min(examples, data.examples), device=device)[None]
-    tokens, targets, _ = data.take(first)  # (1, b, t), (1, b, outputs)
-    return Probe.of_model(model, tokens[0], targets=targets[0])
+    tokens, targets = (part[:examples].long().to(device) for part in make_split(config, "train")[:2])
+    return Probe.of_model(model, tokens, targets=targets)  # (b, t), (b, outputs)

@@ -44,7 +44,7 @@ def score(cells: Sequence[Cell]) -> Score | None:
     >>> round(found.correlation, 6), found.relative_error < 1e-20
     (1.0, True)
     """
-    correlation = _spearman(cells)
+    correlation = spearman(cells)
     if len(cells) < FEWEST_POINTS or correlation is None:
         return None
     if len({cell.task for cell in cells}) < FEWEST_TASKS:
@@ -52,7 +52,8 @@ def score(cells: Sequence[Cell]) -> Score | None:
     return Score(correlation, _interval(cells), _relative_error(cells))
 
 
-def _spearman(cells: Sequence[Cell]) -> float | None:
+def spearman(cells: Sequence[Cell]) -> float | None:
+    """Their rank correlation; None where all have equal values on one side."""
     x, y = [cell.x for cell in cells], [cell.y for cell in cells]
     if len(set(x)) < 2 or len(set(y)) < 2:
         return None
@@ -69,7 +70,7 @@ def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
     drawn = []
     for _ in range(RESAMPLES):
         sample = [cell for i in rng.integers(0, len(groups), len(groups)) for cell in groups[i]]
-        found = _spearman(sample)
+        found = spearman(sample)
         if found is not None and math.isfinite(found):
             drawn.append(found)
     if len(drawn) < RESAMPLES // 2:

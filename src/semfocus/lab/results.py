@@ -10,12 +10,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
+
 from ..training.convergence import first_crossing
 from ..training.files import StorageError, read_lines
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from .cost import steps_per_epoch
-from .stats import Band, ConvergenceTimes, band
+from .stats import ConvergenceTimes
 from .store import Manifest, Question, Store
 from .study import Arm
 
@@ -168,6 +170,16 @@ class ArmResult:
         """The runs that have ended well."""
         return tuple(run for run in self.runs if run.status == "finished")
 
+    def paired(self, other: ArmResult) -> list[tuple[Run, Run]]:
+        """The runs of this and another arm with equal seeds, both finished: those that diverged have no numbers."""
+        ours = {run.seed: run for run in self.finished}
+        return [(ours[run.seed], run) for run in other.finished if run.seed in ours]
+
+    def diagnostic(self, epoch: int, name: str, quantity: str) -> float | None:
+        """The median over its finished runs of a number that was measured during training; see ``Run.diagnostic``."""
+        known = [v for run in self.finished if (v := run.diagnostic(epoch, name, quantity)) is not None]
+        return float(np.median(known)) if known else None
+
     def statuses(self) -> Counter[Status]:
         return Counter(run.status for run in self.runs)
 
@@ -209,11 +221,6 @@ class ArmResult:
         begun = [run for run in self.runs if run.rows]
         epochs = max(([row["epoch"] for row in run.rows] for run in begun), key=len, default=[])
         return epochs, {run.seed: [row.get(column) for row in run.rows] for run in begun}
-
-    def band(self, column: str) -> tuple[list[int], Band] | None:
-        """Median and quartiles over the seeds, epoch by epoch."""
-        epochs, curves = self.curves(column)
-        return (epochs, band(curves)) if curves else None
 
 
 class Results:

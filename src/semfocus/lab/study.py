@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .results import Results
 
 T = TypeVar("T")
-SIZES = ("smoke", "quick", "small", "paper")
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,8 @@ class Study(ABC):
 
     #: What each size costs. Sizes that make no sense for a study may be left out.
     sizes: ClassVar[Mapping[str, Size]]
+    #: Sizes that are the paper's own experiment. Of all others the page and the terminal say that they are not.
+    paper_sizes: ClassVar[tuple[str, ...]] = ("paper",)
     #: Config keys that differ between arms: overriding them would ask another question, so it is refused.
     varies: ClassVar[tuple[str, ...]] = ("task.name", "pattern", "data.pad_multiple")
 

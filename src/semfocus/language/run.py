@@ -154,18 +154,18 @@ class LanguageRun:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """The mean loss over the validation text, in nats per token."""
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for number in range(self.batches.evaluations):
-            total += self._heldout_loss(number).double()
-        return float(self.place.mean(total)) / self.batches.evaluations
+        """The mean loss over the validation text, in nats per token.
 
-    def _heldout_loss(self, number: int) -> Tensor:
-        """Of one validation batch. Its number stands for the step: a random pattern draws the same each time."""
+        A batch's number stands for the step: a random pattern draws the same each time.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.shared.eval()
-        loss = self._loss(*self.batches.heldout_at(number), number)
-        self.shared.train()
-        return loss
+        try:
+            for number in range(self.batches.evaluations):
+                total += self._loss(*self.batches.heldout_at(number), number).double()
+        finally:
+            self.shared.train()
+        return float(self.place.mean(total)) / self.batches.evaluations
 
     def _measure(self, epoch: int) -> bool:
         """Adds a line to the curve; False if the model broke."""

@@ -125,10 +125,7 @@ def _draw(axes: Axes, curve: Curve, entry: Entry, number: int, of: int) -> None:
     (line,) = axes.plot(
         curve.epochs,
         curve.median,
-        color=style.colour,
-        linestyle=style.linestyle,
-        linewidth=style.weight,
-        marker=style.marker or "none",
+        **style.line,
         markersize=4.2,
         markevery=((number * step) // max(of, 1) % step, step),
         zorder=3,

@@ -68,14 +68,5 @@ def _draw(
     some = ~np.isnan(table).all(axis=0)
     middle = np.full(table.shape[1], np.nan)
     middle[some] = np.nanmedian(table[:, some], axis=0)
-    axes.plot(
-        places,
-        middle,
-        color=style.colour,
-        ls=style.linestyle,
-        lw=style.weight,
-        marker=style.marker,
-        markersize=3.5,
-        gid=key,
-    )
+    axes.plot(places, middle, **style.line, markersize=3.5, gid=key)
     return [(entry.label, x, None if np.isnan(m) else float(m)) for x, m in zip(places, middle, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from ..lab.losses import differences, log_ratios, lowest
 from ..lab.results import ArmResult, Results, Run
-from ..lab.stats import ALPHA, EXACT_SEEDS, FEWEST_SEEDS, SignFlip
+from ..lab.stats import ALPHA, EXACT_SEEDS, FEWEST_SEEDS, shown_mean
 from ..language.attention_probe import MASS, WOULD_KEEP
 from ..language.config import LanguageConfig
 from .lines import line_figure
@@ -38,6 +37,8 @@ so fewer than {fewest} seeds decide nothing.
 A claim is confirmed or refuted if the interval lies on one side of its limit and the p-value (after Holm, where a claim
 has several comparisons) is at most {alpha:.0f} %; all else is "undecided". A seed whose run diverged enters no
 comparison and is listed below. The rules were fixed in code before the runs."""
+#: What language models are compared on: columns of their curves, and what the x axes are called.
+AXES = {"tokens": "tokens", "train_seconds": "seconds of training"}
 UNITS = ((1e9, "billion "), (1e6, "million "), (1e3, "thousand "))
 #: Diagnostics that the page shows, and what they are called there.
 QUANTITIES = {
@@ -120,18 +121,10 @@ def _row(arm: ArmResult, first: ArmResult, x: Sequence[str]) -> list[object]:
     if arm is first:
         others: list[object] = [Cell("compared with", "muted"), *[NOTHING] * len(x)]
     else:
-        others = [_interval(differences(first, arm), "{:+.4f}")]
-        others += [_interval(log_ratios(first, arm, column), "{:.3f}", ratio=True) for column in x]
+        apart, ratios = differences(first, arm), [log_ratios(first, arm, column) for column in x]
+        others = [shown_mean(apart.values(), "{:+.4f}") if apart else NOTHING]
+        others += [shown_mean(logs.values(), "{:.3f}", ratio=True) if logs else NOTHING for logs in ratios]
     return [arm.label, seeds, loss, *others, _speed(arm)]
-
-
-def _interval(values: Mapping[int, float], form: str, ratio: bool = False) -> object:
-    if not values:
-        return NOTHING
-    test = SignFlip.of(list(values.values()))
-    limits = test.interval()
-    shown = [form.format(math.exp(v) if ratio else v) for v in (test.estimate, *(limits or ()))]
-    return shown[0] if limits is None else f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
 def _speed(arm: ArmResult) -> object:

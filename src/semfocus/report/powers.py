@@ -48,16 +48,8 @@ def _draw(axes: Axes, entry: Entry, times: Times, last: Mapping[int, int], besid
     known = ~np.isnan(table).all(axis=0)
     middle = np.full(len(sizes), np.nan)
     middle[known] = np.nanquantile(table[:, known], 0.5, axis=0, method="inverted_cdf")
-    (line,) = axes.plot(
-        sizes,
-        np.where(np.isfinite(middle), middle, np.nan),
-        color=style.colour,
-        ls=style.linestyle,
-        lw=style.weight,
-        marker=style.marker or ".",
-        markersize=5,
-        zorder=3,
-    )
+    drawn = np.where(np.isfinite(middle), middle, np.nan)
+    (line,) = axes.plot(sizes, drawn, **(style.line | {"marker": style.marker or "."}), markersize=5, zorder=3)
     line.set_gid(entry.key)
     for size, never in zip(sizes, np.isposinf(table).sum(axis=0), strict=True):
         if never:

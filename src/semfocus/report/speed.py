@@ -58,7 +58,7 @@ def _row(arm: ArmResult, baseline: ArmResult, clock: Clock, judged: Sequence[Jud
     if times is None:
         return [arm.label, Cell("not over", "muted"), *[NOTHING] * (len(COLUMNS) - 2)]
     found = None if arm is baseline else comparison(baseline, arm)
-    tests = None if found is None else log_rank(found.a.data, found.b.data)
+    log_rank_p = None if found is None else log_rank(found.a.data, found.b.data)
     milliseconds = clock.get(arm.config)
     return [
         arm.label,
@@ -68,7 +68,7 @@ def _row(arm: ArmResult, baseline: ArmResult, clock: Clock, judged: Sequence[Jud
         _shown(scaled(found, _arithmetic(baseline), _arithmetic(arm))),
         _shown(on_the_clock(found, baseline, arm, clock)),
         _paper(found, judged),
-        NOTHING if tests is None else f"{tests.p:.2g}",
+        NOTHING if log_rank_p is None else f"{log_rank_p:.2g}",
         _times(times, steps_per_epoch(arm.config), "{:.0f}"),
         _times(times, _arithmetic(arm), "{:.2g}"),
         NOTHING if milliseconds is None else f"{milliseconds:.3g}",

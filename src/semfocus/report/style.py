@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from ..lab.configs import Config
 from ..lab.results import ArmResult
@@ -71,6 +72,16 @@ class ArmStyle:
     def linestyle(self) -> tuple[int, Dash | None]:
         """As matplotlib takes it."""
         return (0, self.dash or None)
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """What matplotlib draws the line by."""
+        return {
+            "color": self.colour,
+            "linestyle": self.linestyle,
+            "linewidth": self.weight,
+            "marker": self.marker or "none",
+        }
 
 
 @dataclass(frozen=True)

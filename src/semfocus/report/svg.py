@@ -21,7 +21,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure as Canvas
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path as Outline
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
 
 from .paths import shorter
@@ -100,7 +100,7 @@ def plain_log(axis: Axis) -> None:
     low, high = axis.get_data_interval()
     wide = low > 0 and high / low > WIDE
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from ..lab.results import LEVEL, ArmResult, Results, Split
@@ -90,7 +90,7 @@ def _dot_frame(axes: Axes, panel: str, times: Sequence[tuple[ArmResult, Converge
     steps = (1.0,) if span > 60 else (1.0, 2.0, 5.0) if span > 6 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
     axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=12))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("epoch", loc="right", labelpad=0)
     axes.set_ylim(len(times) - 0.4, -0.6)
     axes.set_yticks(range(len(times)), [shortened(arm.label, LONGEST) for arm, _ in times], color=INK)
@@ -140,16 +140,7 @@ def _step(axes: Axes, times: ConvergenceTimes, entry: Entry, points: float) -> l
     curve, style = times.survival(), entry.style
     moved = axes.transData + ScaledTranslation(0, points / 72, axes.figure.dpi_scale_trans)
     (line,) = axes.step(
-        curve.epochs,
-        curve.surviving,
-        where="post",
-        color=style.colour,
-        linestyle=style.linestyle,
-        linewidth=style.weight,
-        marker=style.marker or "none",
-        markersize=4,
-        transform=moved,
-        zorder=3,
+        curve.epochs, curve.surviving, where="post", **style.line, markersize=4, transform=moved, zorder=3
     )
     line.set_gid(entry.key)
     return [(times.name, epoch, share) for epoch, share in zip(curve.epochs, curve.surviving, strict=True)]

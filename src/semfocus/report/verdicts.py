@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..lab.claims import Judged, Part, in_short
-from ..lab.stats import Verdict, seeds_needed
+from ..lab.claims import Judged, Piece, in_short
+from ..lab.stats import seeds_needed
 
 #: A sign beside the word: neither colour nor sign is needed to read a verdict.
 SIGNS: dict[str, str] = {
@@ -28,24 +28,11 @@ class Card:
     anchor: str
 
     @property
-    def verdict(self) -> Verdict:
-        return self.judged.verdict
-
-    @property
-    def tone(self) -> str:
-        """The verdict as a class of the style sheet."""
-        return tone(self.verdict)
-
-    @property
-    def sign(self) -> str:
-        return SIGNS[self.verdict]
-
-    @property
     def folded(self) -> bool:
         return len(self.judged.lines) > SHOWN_LINES
 
     @property
-    def short(self) -> list[Part]:
+    def short(self) -> list[Piece]:
         """The numbers, where the table of all is folded."""
         return in_short(self.judged) if self.folded else []
 
@@ -53,7 +40,7 @@ class Card:
     def few_seeds(self) -> str:
         """Said where a claim is undecided because so few seeds cannot decide it."""
         tested = [line for line in self.judged.lines if line.comparison is not None and line.outcome != "impossible"]
-        if self.verdict != "undecided" or not tested:
+        if self.judged.verdict != "undecided" or not tested:
             return ""
         have = min(len(line.comparison.seeds) for line in tested if line.comparison is not None)
         count = max(line.together for line in tested)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from semfocus.lab.claims import Below, Case, Claim
 from semfocus.lab.reach import reach, why_impossible
 from semfocus.lab.results import ArmResult, Results, Run
@@ -121,11 +119,8 @@ def _at(run: Run, epoch: int, name: str, quantile: int) -> float | None:
 
 
 def _paired(results: Results, panel: str, a: str, b: str) -> list[tuple[Run, Run]]:
-    """The runs of two arms with equal seeds, both finished: the numbers of a run that diverged mean nothing."""
-    if not (results.has(panel, a) and results.has(panel, b)):
-        return []
-    first = {run.seed: run for run in results.arm(panel, a).finished}
-    return [(first[run.seed], run) for run in results.arm(panel, b).finished if run.seed in first]
+    both = results.has(panel, a) and results.has(panel, b)
+    return results.arm(panel, a).paired(results.arm(panel, b)) if both else []
 
 
 def _ratio_cases(panels: list[str], quantiles: list[int], a: str, b: str) -> tuple[Case, ...]:
@@ -185,11 +180,6 @@ def _comparison_cases(panels: list[str], name: str, left: Left) -> tuple[Case, .
     )
 
 
-def _median(arm: ArmResult, epoch: int, name: str, quantile: int) -> float | None:
-    known = [v for run in arm.finished if (v := _at(run, epoch, name, quantile)) is not None]
-    return float(np.median(known)) if known else None
-
-
 def _epochs(arm: ArmResult) -> list[int]:
     rows = next((run.rows for run in arm.runs if run.rows), [])
     return [row["epoch"] for row in rows if "diagnostics" in row]
@@ -232,7 +222,7 @@ def _tables(results: Results) -> Section:
 
 def _medians(full: ArmResult, top: ArmResult, epoch: int) -> list[list[float | None]]:
     named = [(full, "dispersion", 0), (top, "dispersion", 0), (top, "separation", 1), (top, "in_degree", 0)]
-    return [[_median(a, epoch, name, pair[side]) for pair in QUANTILES] for a, name, side in named]
+    return [[a.diagnostic(epoch, name, f"q{pair[side]}") for pair in QUANTILES] for a, name, side in named]
 
 
 def _rows(moment: str, *found: Sequence[float | None]) -> list[tuple[object, ...]]:
@@ -254,10 +244,10 @@ def _bounds(results: Results) -> Section:
         for a in results.in_panel(panel):
             if a.label.startswith("banded"):
                 continue
-            delta = _median(a, -1, "dispersion", 50)
+            delta = a.diagnostic(-1, "dispersion", "q50")
             if delta is None:
                 continue
-            gap = None if a.label == "full" else _median(a, -1, "separation", 50)
+            gap = None if a.label == "full" else a.diagnostic(-1, "separation", "q50")
             gap = math.inf if gap is None else max(FLOOR, gap)
             bound = float(xi_s(delta, a.config.length) if a.label == "full" else xi_h(delta, BUDGET, gap))
             says = "vacuous: no softmax moves by more" if is_vacuous(bound, gap) else "says something"

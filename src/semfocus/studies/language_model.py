@@ -28,8 +28,6 @@ PANEL, TUNING = "text", "text, tuning"
 SHARPER = "full, larger scale"
 #: Far from the seeds on which the result is reported.
 TUNING_SEEDS = (1000,)
-#: What is on the x axes: columns of a run's metrics.
-AXES = {"tokens": "tokens", "train_seconds": "seconds of training"}
 #: Below so many characters a text is tokenised before anything is planned, so that mistakes show at once.
 SHORT = 5_000_000
 
@@ -63,6 +61,7 @@ class LanguageModel(Study):
         "small": Size("one GPU, about 12 minutes: 11 million parameters, 12 million tokens a run", seeds=6),
         "ptb": Size("one GPU, days: the paper's Penn Treebank runs, given its three text files", seeds=10),
     }
+    paper_sizes = ("ptb",)
     varies = ("pattern", "model.attention_scale", "optimiser.learning_rate")
 
     def runs(self, size: str) -> list[Arm]:
@@ -136,8 +135,8 @@ class LanguageModel(Study):
     def sections(self, results: Results) -> list[Section]:
         if results.question.size == "ptb":
             return _penn_treebank.sections(results)
-        figures = [*losses.curves(results, PANEL, AXES), *losses.gaps(results, PANEL)]
-        table = losses.at_the_end(results, PANEL, AXES)
+        figures = [*losses.curves(results, PANEL, losses.AXES), *losses.gaps(results, PANEL)]
+        table = losses.at_the_end(results, PANEL, losses.AXES)
         return [
             Section("Validation loss", losses.CURVES, figures),
             Section("At the end", losses.END, [table] if results.in_panel(PANEL) else []),
@@ -223,7 +222,8 @@ def _differences(results: Results, a: str, b: str) -> dict[int, float]:
 
 
 def _ahead(name: str, statement: str, a: str, b: str, x: str = "tokens") -> Claim:
-    case = Case(PANEL, f"{AXES[x]} of {b} over those of {a}", partial(_ratios, a=a, b=b, x=x), "every run diverged")
+    subject = f"{losses.AXES[x]} of {b} over those of {a}"
+    case = Case(PANEL, subject, partial(_ratios, a=a, b=b, x=x), "every run diverged")
     return Below(name, statement, (case,), 0.0, "ratio", paper="not asked of decoders")
 
 

@@ -113,12 +113,11 @@ def _slope(run: Run, radius: float, percentile: int) -> float | None:
 
 
 def _log_ratio(results: Results, panel: str, radius: float) -> dict[int, float]:
-    full = {run.seed: _slope(run, radius, PERCENTILE) for run in results.arm(panel, "full").over}
     found = {}
-    for run in results.arm(panel, f"top-k({BUDGET})").over:
-        ours, theirs = _slope(run, radius, PERCENTILE), full.get(run.seed)
+    for full, top in results.arm(panel, "full").paired(results.arm(panel, f"top-k({BUDGET})")):
+        theirs, ours = (_slope(run, radius, PERCENTILE) for run in (full, top))
         if ours and theirs:
-            found[run.seed] = math.log(ours / theirs)
+            found[top.seed] = math.log(ours / theirs)
     return found
 
 

@@ -158,12 +158,11 @@ def _gradient(relative: bool, full: Run, top: Run) -> float | None:
     if len(rows) < 2:
         return None
     values = [row["gradient_deviation"] / row["gradient_norm"] if relative else row["gradient_norm"] for row in rows]
-    return math.log(values[1] / values[0]) if min(values) > 0 else None
+    return log_ratio(*values)
 
 
 def _slope(full: Run, top: Run) -> float | None:
-    found = [run.measured.get(INITIAL_SLOPE, {}).get("p95") for run in (full, top)]
-    return math.log(found[1] / found[0]) if all(found) else None
+    return log_ratio(*(run.measured.get(INITIAL_SLOPE, {}).get("p95") for run in (full, top)))
 
 
 CANDIDATES: dict[str, Measure] = {
@@ -238,7 +237,7 @@ def _interventions(results: Results) -> Section:
     shown = [(panel, a, times) for panel in results.panels for a in results.in_panel(panel) if (times := a.times())]
     rows = []
     for panel, a, times in shown:
-        numbers = (_middle(a, 0, "dispersion", "q75"), _middle(a, -1, "dispersion", "q75"), _matched(a))
+        numbers = (a.diagnostic(0, "dispersion", "q75"), a.diagnostic(-1, "dispersion", "q75"), _matched(a))
         rows.append((panel, a.label, *("-" if n is None else f"{n:.3g}" for n in numbers), times.shown()))
     columns = (
         "task",
@@ -254,7 +253,7 @@ def _interventions(results: Results) -> Section:
             points = [
                 Cell(_kind(a), a.label, x, max(times.restricted_mean(), times.resolution))
                 for where, a, times in shown
-                if where == panel and (x := _middle(a, 0, name, quantity)) is not None
+                if where == panel and (x := a.diagnostic(0, name, quantity)) is not None
             ]
             label = f"{name.replace('_', ' ')} at initialisation"
             figure = scatter_figure(
@@ -274,11 +273,6 @@ def _kind(a: ArmResult) -> str:
     if isinstance(a.config.pattern, Full):
         return "full attention, plain and changed"
     return "top-k" if isinstance(a.config.pattern, TopK) else "fixed"
-
-
-def _middle(a: ArmResult, epoch: int, name: str, quantity: str) -> float | None:
-    known = [v for run in a.finished if (v := run.diagnostic(epoch, name, quantity)) is not None]
-    return float(np.median(known)) if known else None
 
 
 def _matched(a: ArmResult) -> float | None:

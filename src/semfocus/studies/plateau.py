@@ -11,7 +11,7 @@ import numpy as np
 from semfocus.lab.claims import Below, Case, Claim
 from semfocus.lab.cost import steps_per_epoch
 from semfocus.lab.results import LEVEL, ArmResult, Results, Run
-from semfocus.lab.stats import SignFlip
+from semfocus.lab.stats import shown_mean
 from semfocus.lab.study import Arm, Size, Study, arm, label_of, laid_over
 from semfocus.patterns.full import Full
 from semfocus.patterns.top_k import TopK
@@ -231,17 +231,9 @@ def _row(results: Results, task: str, label: str) -> tuple[object, ...]:
     found = exponents(results, task, label)
     median = f"{np.median(list(found.values())):.2f}" if found else "-"
     less = [_less_than_full(results, task, label), _on_common_lengths(results, task, label)]
-    differences = ["" if label == "full" else _mean(values) for values in less]
-    known = times(results, task, label)
-    return task, label, median, _mean(found), *differences, f"{len(found)} of {len(known)}", _censored(known)
-
-
-def _mean(values: dict[int, float]) -> str:
-    if not values:
-        return "-"
-    test = SignFlip.of(list(values.values()))
-    limits = test.interval()
-    return f"{test.estimate:.2f}" + ("" if limits is None else f" ({limits[0]:.2f} to {limits[1]:.2f})")
+    differences = ["" if label == "full" else shown_mean(values.values()) for values in less]
+    known, mean = times(results, task, label), shown_mean(found.values())
+    return task, label, median, mean, *differences, f"{len(found)} of {len(known)}", _censored(known)
 
 
 def _censored(known: Times) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import stats  # type: ignore[import-untyped]
 
 from semfocus import diagnostics
 from semfocus.lab.claims import Below, Case, Claim
 from semfocus.lab.measure import measure_runs, probe_of
+from semfocus.lab.predict import FEWEST_POINTS, Cell, spearman
 from semfocus.lab.results import Results, Run
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
 from semfocus.patterns.top_k import TopK
@@ -124,22 +123,19 @@ def _curves(results: Results) -> Section:
 def _speeds(results: Results) -> Section:
     rows = []
     for panel in results.panels:
-        pairs = []
+        cells: list[Cell] = []
         for k_label in results.labels(panel):
             a = results.arm(panel, k_label)
             times = a.times()
             stable = {run.seed: v for run in a.over if (v := _mean(run, LEVEL)) is not None}
             if times is None or not stable:
                 continue
-            pairs += [
-                (stable[seed], t) for seed, t in zip(times.seeds, times.restricted, strict=True) if seed in stable
-            ]
+            cut = zip(times.seeds, times.restricted, strict=True)
+            cells += [Cell(panel, k_label, stable[seed], t) for seed, t in cut if seed in stable]
             rows.append((panel, k_label, f"{np.median(list(stable.values())):.3f}", times.shown(), "", ""))
-        if len(pairs) >= 4 and len({p for p, _ in pairs}) > 1 and len({t for _, t in pairs}) > 1:
-            found = stats.spearmanr(*zip(*pairs, strict=True))
-            if math.isfinite(found.statistic):
-                note = f"{len(pairs)} runs of all k; runs of one seed are not independent"
-                rows.append((panel, "all", "", "", f"{found.statistic:+.2f}", note))
+        if len(cells) >= FEWEST_POINTS and (found := spearman(cells)) is not None:
+            note = f"{len(cells)} runs of all k; runs of one seed are not independent"
+            rows.append((panel, "all", "", "", f"{found:+.2f}", note))
     columns = ("task", "arm", f"unchanged at noise {LEVEL:g}", "epochs to 95 %", "rank correlation", "over")
     text = """Does a stable choice go with fast learning? Spearman's correlation of the unchanged share after training
     with the epochs to 95 % (cut at the last epoch). Negative: stable runs were faster. It does not say why."""

@@ -12,7 +12,7 @@ from semfocus.lab.claims import Below, Case, Claim
 from semfocus.lab.drift import compared
 from semfocus.lab.measure import measure_runs
 from semfocus.lab.results import ArmResult, Results, Run
-from semfocus.lab.stats import SignFlip
+from semfocus.lab.stats import shown_mean
 from semfocus.lab.study import Arm, Size, Study, arm, label_of, laid_over
 from semfocus.patterns.banded import Banded
 from semfocus.patterns.full import Full
@@ -132,9 +132,7 @@ def first_labels(results: Results, panel: str) -> list[str]:
 
 def pairs(results: Results, panel: str, label: str) -> list[tuple[Run, Run]]:
     """Per seed a run and its twin, both finished."""
-    twins = {run.seed: run for run in results.arm(panel, twin_of(label)).finished}
-    firsts = results.arm(panel, label).finished
-    return [(run, twins[run.seed]) for run in firsts if run.seed in twins]
+    return results.arm(panel, label).paired(results.arm(panel, twin_of(label)))
 
 
 def snapshots(twin: Run) -> dict[int, dict[str, float]]:
@@ -233,16 +231,8 @@ def _row(results: Results, panel: str, label: str) -> tuple[object, ...]:
     if label == "full":
         return panel, label, end, "", "", ""
     ends, there = log_ratio_at_the_end(results, panel, label), log_ratio_matched(results, panel, label)
-    return panel, label, end, _ratio(ends), _places(matched(results, panel, label)), _ratio(there)
-
-
-def _ratio(logs: dict[int, float]) -> str:
-    if not logs:
-        return "-"
-    test = SignFlip.of(list(logs.values()))
-    limits = test.interval()
-    shown = f"{math.exp(test.estimate):.2f}"
-    return shown if limits is None else f"{shown} ({math.exp(limits[0]):.2f} to {math.exp(limits[1]):.2f})"
+    ratios = [shown_mean(logs.values(), ratio=True) for logs in (ends, there)]
+    return panel, label, end, ratios[0], _places(matched(results, panel, label)), ratios[1]
 
 
 def _places(found: dict[int, tuple[tuple[int, float, float], ...]]) -> str:

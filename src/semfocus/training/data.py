@@ -91,13 +91,13 @@ def _generator(config: RunConfig, split: str) -> np.random.Generator:
 def resident(configs: Sequence[RunConfig], device: torch.device) -> dict[str, Split]:
     """All splits of a population, on the device. Splits of size 0 are left out."""
     keys = [data_key(config) for config in configs]
-    first = {key: configs[i] for i, key in reversed(list(enumerate(keys)))}
-    order = list(dict.fromkeys(keys))
+    makers = dict(zip(keys, configs, strict=True))  # equal keys, equal data: whose config makes it does not matter
+    order = list(makers)
     owner = torch.tensor([order.index(key) for key in keys], device=device)
     splits = {}
     for name in SPLITS:
         if getattr(configs[0].data, name):
-            made = [make_split(first[key], name) for key in order]
+            made = [make_split(config, name) for config in makers.values()]
             tokens, targets, counted = (torch.stack(part) for part in zip(*made, strict=True))
             splits[name] = Split(_small(tokens).to(device), _small(targets).to(device), counted.to(device), owner)
     return splits

@@ -23,6 +23,8 @@ from .protocol import RunConfig
 
 WEIGHTS = "weights.safetensors"
 SNAPSHOTS = "snapshots"
+#: The name of a run's folder.
+RUN_NAME = re.compile(r"[0-9a-f]{16}")
 #: The name of a snapshot inside its run's folder. Digits are written once only: no two names for one epoch.
 SNAPSHOT = re.compile(rf"{SNAPSHOTS}/epoch-(0|[1-9][0-9]{{0,8}})\.safetensors")
 

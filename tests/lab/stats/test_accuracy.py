@@ -59,17 +59,13 @@ def test_band_is_numpys_where_nothing_is_missing():
     assert found.median == pytest.approx(np.median(curves, axis=0))
     assert found.lower == pytest.approx(np.quantile(curves, 0.25, axis=0))
     assert found.upper == pytest.approx(np.quantile(curves, 0.75, axis=0))
-    assert found.present.tolist() == [7] * 5
-    assert found.incomplete == ()
 
 
-def test_band_counts_what_is_missing():
+def test_band_leaves_out_what_is_missing():
     curves = {3: [1.0, 2.0, 3.0, None], 5: [3.0], 8: [5.0, math.nan, math.inf, None]}
     found = band(curves)
-    assert found.present.tolist() == [3, 1, 1, 0]
     assert found.median[:3].tolist() == [3.0, 2.0, 3.0]
     assert math.isnan(found.median[3])
-    assert found.incomplete == (3, 5, 8)
     with pytest.raises(ValueError, match="curves is empty"):
         band({})
     assert band({0: []}).median.tolist() == []

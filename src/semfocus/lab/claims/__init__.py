@@ -6,7 +6,7 @@ Below ``FEWEST_SEEDS`` seeds and at size "smoke" everything is undecided.
 
 from .accuracies import AsAccurate, Learns
 from .base import Claim, Contrast, Judged, Line, Outcome, against
-from .in_short import Part, in_short, listed
+from .in_short import Piece, in_short, listed
 from .numbers import Below, Case
 from .times import Faster, NoConsistentBenefit
 
@@ -22,7 +22,7 @@ __all__ = [
     "Line",
     "NoConsistentBenefit",
     "Outcome",
-    "Part",
+    "Piece",
     "against",
     "in_short",
     "listed",

@@ -17,7 +17,7 @@ FOCUSED = "top-k(5) "
 
 
 @dataclass(frozen=True)
-class Part:
+class Piece:
     """What was found with one outcome; without an outcome a remark."""
 
     text: str
@@ -25,7 +25,7 @@ class Part:
     word: str = ""  # for the outcome
 
 
-def in_short(judged: Judged) -> list[Part]:
+def in_short(judged: Judged) -> list[Piece]:
     """
     >>> from semfocus.lab.claims import Faster
     >>> lines = (
@@ -34,8 +34,8 @@ def in_short(judged: Judged) -> list[Part]:
     ...     Line("listops", "top-k(5) against full", "1.35 (no interval below 6 seeds)", "undecided", seeds=3),
     ...     Line("parity_check", "top-k(5) against full", "-", "missing"),
     ... )
-    >>> for part in in_short(Judged(Faster("C1", "", ()), "undecided", "", lines)):
-    ...     print(part.word, part.text)
+    >>> for piece in in_short(Judged(Faster("C1", "", ()), "undecided", "", lines)):
+    ...     print(piece.word, piece.text)
     confirmed even_pairs: 9.91 (6.78 to 14.36)
     undecided listops: 1.35 (3 seeds)
     missing parity_check
@@ -46,7 +46,7 @@ def in_short(judged: Judged) -> list[Part]:
     shown = focused if any(line.outcome != "missing" for line in focused) else list(lines)
     many = sum(line.outcome != "missing" for line in shown) > NUMBERS
     place = _common_start([line.panel for line in shown])
-    parts = [_on(place)] if place else []
+    pieces = [_on(place)] if place else []
     for outcome in ORDER:
         found = [line for line in shown if line.outcome == outcome]
         if not found:
@@ -55,20 +55,20 @@ def in_short(judged: Judged) -> list[Part]:
             text = _panels(found, shown, place)
         else:
             text = _ranges(found, shown, place) if many else "; ".join(_numbers(found, shown, place))
-        parts.append(Part(text, outcome, judged.claim.word(outcome)))
+        pieces.append(Piece(text, outcome, judged.claim.word(outcome)))
     if rest := len(lines) - len(shown):
-        parts.append(Part(f"({FOCUSED.strip()} alone; without {rest} other comparison{'s' * (rest > 1)})"))
-    return parts
+        pieces.append(Piece(f"({FOCUSED.strip()} alone; without {rest} other comparison{'s' * (rest > 1)})"))
+    return pieces
 
 
-def listed(lines: Sequence[Line]) -> list[Part]:
+def listed(lines: Sequence[Line]) -> list[Piece]:
     """Numbers without their outcomes."""
     place = _common_start([line.panel for line in lines])
-    return [*([_on(place)] if place else []), Part("; ".join(_numbers(lines, lines, place)))]
+    return [*([_on(place)] if place else []), Piece("; ".join(_numbers(lines, lines, place)))]
 
 
-def _on(place: str) -> Part:
-    return Part(f"On {place.removesuffix(', ')}:")
+def _on(place: str) -> Piece:
+    return Piece(f"On {place.removesuffix(', ')}:")
 
 
 def _numbers(found: Sequence[Line], among: Sequence[Line], place: str) -> list[str]:

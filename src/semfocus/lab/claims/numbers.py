@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..results import Results
-from ..stats import ALPHA, FEWEST_SEEDS, SignFlip
+from ..stats import ALPHA, FEWEST_SEEDS, SignFlip, shown_mean
 from .base import Claim, Line, Outcome, holm_with
 
 
@@ -68,13 +68,7 @@ class Below(Claim):
             return Line(case.panel, case.subject, "-", "undecided", case.otherwise)
         if not values:
             return Line(case.panel, case.subject, "-", "missing", "not measured" if over else "its runs are not over")
-        test = SignFlip.of(list(values.values()))
-        shown, limits = self._shown(test.estimate), test.interval()
-        if limits is not None:
-            shown += f" ({self._shown(limits[0])} to {self._shown(limits[1])})"
+        shown = shown_mean(values.values(), "{:.3g}", self.scale == "ratio")
         outcome: Outcome = "impossible" if case.impossible else "undecided"
         note = case.impossible or f"{len(values)} seeds"
         return Line(case.panel, case.subject, shown, outcome, note, seeds=len(values))
-
-    def _shown(self, value: float) -> str:
-        return f"{math.exp(value) if self.scale == 'ratio' else value:.3g}"

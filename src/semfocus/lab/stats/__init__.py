@@ -22,8 +22,8 @@ from .comparison import (
     verdicts,
 )
 from .median_ratio import MedianRatio, median_ratio
-from .sign_flip import ALPHA, EXACT_SEEDS, SignFlip
-from .survival import ConvergenceTimes, LogRank, SurvivalCurve, kaplan_meier, log_rank, right_censored
+from .sign_flip import ALPHA, EXACT_SEEDS, SignFlip, shown_mean
+from .survival import ConvergenceTimes, SurvivalCurve, kaplan_meier, log_rank, right_censored
 
 __all__ = [
     "ALPHA",
@@ -37,7 +37,6 @@ __all__ = [
     "Bound",
     "Comparison",
     "ConvergenceTimes",
-    "LogRank",
     "MedianRatio",
     "SignFlip",
     "SurvivalCurve",
@@ -51,6 +50,7 @@ __all__ = [
     "median_ratio",
     "right_censored",
     "seeds_needed",
+    "shown_mean",
     "verdict",
     "verdicts",
 ]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from .sign_flip import ALPHA, Floats
@@ -41,24 +40,21 @@ def mean_interval(accuracies: Sequence[float], alpha: float = ALPHA) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Median and quartiles over the seeds that have a value, and how many they are, epoch by epoch."""
+    """Median and quartiles over the seeds that have a value, epoch by epoch."""
 
     median: Floats
     lower: Floats
     upper: Floats
-    present: NDArray[np.int64]
-    incomplete: tuple[int, ...]  # seeds with a missing value somewhere: they leave the band, and a page must say so
 
 
 def band(curves: Mapping[int, Sequence[float | None]]) -> Band:
     """Median and inter-quartile band of one curve per seed, all with the same epochs.
 
-    A shorter curve (a run that diverged) is filled up with NaN; NaN, None and infinities do not enter the quantiles
-    and are counted in ``present``. An epoch without any value is NaN.
+    A shorter curve (a run that diverged) is filled up with NaN; NaN, None and infinities do not enter the quantiles.
+    An epoch without any value is NaN.
 
-    >>> found = band({0: [1.0, 2.0], 1: [3.0, 4.0], 2: [5.0]})
-    >>> found.median.tolist(), found.present.tolist(), found.incomplete
-    ([3.0, 3.0], [3, 2], (2,))
+    >>> band({0: [1.0, 2.0], 1: [3.0, 4.0], 2: [5.0]}).median.tolist()
+    [3.0, 3.0]
     """
     if not curves:
         raise ValueError("curves is empty; at least one seed is needed")
@@ -71,6 +67,4 @@ def band(curves: Mapping[int, Sequence[float | None]]) -> Band:
     whole, some = present == len(values), (present > 0) & (present < len(values))
     quartiles[:, whole] = np.quantile(values[:, whole], QUARTILES, axis=0)
     quartiles[:, some] = np.nanquantile(values[:, some], QUARTILES, axis=0)  # slow: epoch by epoch
-    missing = np.isnan(values).any(axis=1)
-    incomplete = tuple(seed for seed, gone in zip(curves, missing, strict=True) if gone)
-    return Band(quartiles[1], quartiles[0], quartiles[2], present, incomplete)
+    return Band(quartiles[1], quartiles[0], quartiles[2])

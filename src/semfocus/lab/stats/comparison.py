@@ -32,14 +32,11 @@ class Comparison:
 
     a: ConvergenceTimes  # the seeds both have
     b: ConvergenceTimes
-    unpaired: tuple[int, ...]  # seeds that only one of them has, left out
     ratio: float  # of the geometric means of min(T, E)
     interval: tuple[float, float] | None  # at level 1 - ALPHA; None below FEWEST_SEEDS
     p_two_sided: float
-    p_faster: float  # one-sided: b is faster
     first: int  # seeds in which b came before a
     ties: int  # in which they came together, or neither came
-    exact: bool  # every sign pattern was enumerated
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -139,20 +136,16 @@ def compare(a: ConvergenceTimes, b: ConvergenceTimes) -> Comparison:
     common = sorted(a.times.keys() & b.times.keys())
     if not common:
         raise ValueError(f"{a.name!r} has seeds {a.seeds}, {b.name!r} has {b.seeds}; at least one in common is needed")
-    unpaired = tuple(sorted(a.times.keys() ^ b.times.keys()))
     a, b = a.only(common), b.only(common)
     test = _test(a, b)
     limits = test.interval()
     return Comparison(
         a=a,
         b=b,
-        unpaired=unpaired,
         ratio=math.exp(test.estimate),
         interval=None if limits is None else (math.exp(limits[0]), math.exp(limits[1])),
         p_two_sided=test.two_sided(),
-        p_faster=test.greater(),
         **_who_was_first(a, b),
-        exact=test.exact,
     )
 
 

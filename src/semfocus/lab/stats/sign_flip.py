@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,6 +80,20 @@ class SignFlip:
 
     def _share(self, count: int) -> float:
         return (1 + count) / (1 + self.means.size)
+
+
+def shown_mean(values: Collection[float], form: str = "{:.2f}", ratio: bool = False) -> str:
+    """The mean with its interval; ``ratio``: the values are logarithms, and shown as what they are of.
+
+    >>> shown_mean([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), shown_mean([0.5, 1.0], "{:.1f}"), shown_mean([0.0], ratio=True)
+    ('3.50 (1.00 to 6.00)', '0.8', '1.00')
+    """
+    if not values:
+        return "-"
+    test = SignFlip.of(list(values))
+    limits = test.interval()
+    shown = [form.format(math.exp(value) if ratio else value) for value in (test.estimate, *(limits or ()))]
+    return shown[0] if limits is None else f"{shown[0]} ({shown[1]} to {shown[2]})"
 
 
 def _all_subset_means(d: Floats) -> Floats:

@@ -173,16 +173,8 @@ def not_interpretable(a: ConvergenceTimes, b: ConvergenceTimes) -> str:
     return f"not interpretable ({'; '.join(said)})"
 
 
-@dataclass(frozen=True)
-class LogRank:
-    """Chi-square with one degree of freedom, and its p-value."""
-
-    chi_square: float
-    p: float
-
-
-def log_rank(a: Any, b: Any) -> LogRank | None:
-    """The log-rank test of two sets of censored times, for description: it ignores the pairing by seed.
+def log_rank(a: Any, b: Any) -> float | None:
+    """The p-value of the log-rank test of two sets of censored times, for description: it ignores the pairing by seed.
 
     None where it is not defined: all censored, or all converged at the same moment.
 
@@ -192,6 +184,4 @@ def log_rank(a: Any, b: Any) -> LogRank | None:
     """
     with np.errstate(divide="ignore", invalid="ignore"):  # no variance: 0 / 0
         found = stats.logrank(a, b)
-    if not math.isfinite(found.statistic):
-        return None
-    return LogRank(float(found.statistic) ** 2, float(found.pvalue))
+    return float(found.pvalue) if math.isfinite(found.statistic) else None
