@@ -7,6 +7,7 @@ that says what was expected. ``semfocus check FILE`` runs them on a user's file.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -79,6 +80,7 @@ def frozen_dataclass(pattern: Pattern, tokens: int) -> None:
     twin = dataclasses.replace(cast(Any, pattern))
     assert hash(pattern) == hash(twin), "equal knobs must give equal hashes (frozen=True)"
     assert pattern.summary, "the class needs a docstring: its first line is shown in tables"
+    json.dumps(dataclasses.asdict(cast(Any, pattern)))  # runs keep it: "Object of type ... is not JSON serializable"
     assert isinstance(pattern.input_dependent, bool), "set input_dependent to True or False in the class body"
 
 

@@ -8,13 +8,13 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from . import patterns, studies, tasks
 from .patterns.base import Pattern
-from .registry import CONTENT, PLUGIN
+from .registry import CONTENT, PLUGIN, Registry
 from .tasks.base import Task
 
 C = TypeVar("C", bound=type[Any])
@@ -100,6 +100,23 @@ def load(path: Path) -> None:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise PluginError(f"{path}: {type(error).__name__}: {error}") from None
+
+
+def load_all(paths: Sequence[Path]) -> None:
+    """Files that are used together: no two may register the same name, since one would stand for both."""
+    from . import diagnostics
+
+    registries: tuple[Registry[Any], ...] = (patterns.registry, tasks.registry, diagnostics.registry, studies.registry)
+    owners: dict[tuple[str, str], Path] = {}
+    for path in paths:
+        load(path)
+        for registry in registries:
+            for name in registry.added():
+                if registry.find(name).__module__ != _module_name(path):
+                    continue
+                other = owners.setdefault((registry.noun, name), path)
+                if other.resolve() != path.resolve():
+                    raise PluginError(f"{path}: {registry.noun} {name!r} is in {other} too; rename one of them")
 
 
 def content(path: Path) -> bytes:

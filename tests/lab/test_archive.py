@@ -241,6 +241,19 @@ def test_a_run_that_is_being_trained_is_left_to_its_trainer(store, tmp_path):
     assert unpack(tmp_path / "x.zip", tmp_path / "there").runs == 1
 
 
+def test_a_damaged_run_is_neither_packed_nor_in_the_way(store, tmp_path):
+    found, _ = store
+    pack(found.path, tmp_path / "good.zip")
+    assert unpack(tmp_path / "good.zip", tmp_path / "there").runs > 0
+    run = min((tmp_path / "there" / "convergence" / "runs").iterdir())
+    (run / "summary.json").write_text("")
+    with pytest.raises(StorageError, match=r"summary\.json is damaged"):
+        pack(tmp_path / "there", tmp_path / "bad.zip")
+    assert not (tmp_path / "bad.zip").exists()
+    assert unpack(tmp_path / "good.zip", tmp_path / "there").runs == 1
+    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+
+
 def test_a_full_disk_leaves_nothing_of_a_pack(store, tmp_path, monkeypatch):
     class Full(zipfile.ZipFile):
         left = 2  # fails when it is finished, and when it is cleaned up

@@ -1,5 +1,6 @@
 """A user's own study, pattern and task: what is wrong with them is said before anything is trained."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from semfocus import Full, Pattern, TopK, patterns
+from semfocus import Full, Pattern, TopK, load_run, patterns
+from semfocus.cli import main
 from semfocus.lab.claims import Contrast, Faster, against
 from semfocus.lab.execute import ask, plan
 from semfocus.lab.reach import reach, visible_after
 from semfocus.lab.study import Arm, Size, Study, arm, joined_patterns
 from semfocus.tasks import Task
 from semfocus.tasks.base import TaskError
+from semfocus.training.files import StorageError
 from semfocus.training.protocol import read_pattern
 from semfocus.training.strict import ConfigError
 
@@ -39,6 +42,74 @@ class Own(Study):
 class Following(Own):
     def follow_up(self, size, results):
         return []
+
+
+PATTERN = """
+from dataclasses import dataclass
+import semfocus
+
+@semfocus.register
+@dataclass(frozen=True)
+class NearKeys(semfocus.Pattern):
+    "Those near the front."
+    input_dependent = False
+
+    def keep(self, q, k, visible):
+        return visible & (visible.cumsum(-1) {rule})
+"""
+
+
+def test_runs_of_a_file_that_has_changed_are_not_judged_by_the_new_one(tmp_path, capsys):
+    """Neither called impossible by a rule they were not trained with, nor published, nor loaded under it."""
+    file, lab = tmp_path / "own.py", tmp_path / "lab"
+    file.write_text(PATTERN.format(rule="<= 6"))
+    joined = ["--plugin", str(file)]
+    small = ["task.length=8", "model.width=8", "model.blocks=1", "train.epochs=1", "data.train=50", "data.heldout=25"]
+    run = ["run", "convergence", "--size", "smoke", "--device", "cpu", "--no-clock", "--out", str(lab)]
+    assert main([*run, *small, *joined]) == 0
+    (page,) = (lab / "convergence" / "pages").glob("*.html")
+    assert "has changed since" not in page.read_text()
+    file.write_text(PATTERN.format(rule="== 5"))
+    assert main(["report", str(lab), *joined]) == 0
+    text = page.read_text()
+    assert "near-keys: its pattern or task has changed since these runs were trained" in text
+    capsys.readouterr()
+    assert main(["results", "add", str(lab), "--into", str(tmp_path / "results"), *joined]) == 2
+    assert "near-keys: its pattern or task has changed since" in capsys.readouterr().err
+    (own,) = (
+        path.parent for path in lab.glob("convergence/runs/*/config.json") if "near_keys" in path.read_text()
+        and json.loads(path.read_text())["seed"] == 0
+    )  # fmt: skip
+    with pytest.raises(StorageError, match="changed since it was trained"):
+        load_run(own)
+    file.write_text(PATTERN.format(rule="<= 6"))
+    assert main(["report", str(lab), *joined]) == 0
+    assert "has changed since" not in page.read_text()
+    assert load_run(own)
+
+
+def test_two_files_with_one_name(tmp_path, capsys):
+    for name in "ab":
+        (tmp_path / f"{name}.py").write_text(PATTERN.format(rule="<= 6").replace("NearKeys", "TwiceThere"))
+    files = ["--plugin", str(tmp_path / "a.py"), "--plugin", str(tmp_path / "b.py")]
+    assert main(["list", "patterns", *files]) == 2
+    assert "pattern 'twice_there' is in" in capsys.readouterr().err
+    assert main(["list", "patterns", *files[:2], *files[:2]]) == 0
+
+
+def test_a_knob_that_no_file_can_hold_is_named():
+    @dataclass(frozen=True)
+    class InHalf(Pattern):
+        """As many as there are, in another dtype."""
+
+        input_dependent = False
+        dtype: torch.dtype = torch.float16
+
+        def keep(self, q, k, visible):
+            return visible
+
+    with pytest.raises(ConfigError, match=r"'in_half' cannot be kept .*dtype.*; a knob must be a number"):
+        _ = replace(PAIR[0].config, pattern=InHalf()).hash
 
 
 def planned(study):

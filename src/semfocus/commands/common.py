@@ -21,11 +21,10 @@ def load_plugins(paths: list[Path]) -> None:
     """Runs the files of ``--plugin``."""
     from .. import plugins
 
-    for path in paths:
-        try:
-            plugins.load(path)
-        except plugins.PluginError as error:
-            raise UserError(str(error)) from None
+    try:
+        plugins.load_all(paths)
+    except plugins.PluginError as error:
+        raise UserError(str(error)) from None
 
 
 def need(extra: str, *packages: str) -> None:

@@ -12,8 +12,8 @@ class InDegree(Diagnostic):
     D_j = number of i with j in S_i        beta = max_j D_j / k
 
     The mean of D is the mean number of kept keys; a key that everyone keeps has D = number of queries. Keys that no
-    query sees are left out, and so are queries that are padding. ``beta`` uses the pattern's budget, no larger than the most keys a query sees, or the mean
-    number of kept keys where it has none.
+    query sees are left out, and so are queries that are padding. ``beta`` uses the pattern's budget, no larger than the
+    most keys a query sees, or the mean number of kept keys where it has none.
     """
 
     def _measure(self, probe: Probe) -> Measurement:

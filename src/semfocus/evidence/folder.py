@@ -134,11 +134,11 @@ def clock_of(folder: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(read_text(path))
-    except ValueError as error:
-        raise damaged(path, error) from None
-    if not isinstance(found, dict) or not all(isinstance(table, dict) for table in found.values()):
-        raise damaged(path, "it is no table of tables")
-    return found
+        if isinstance(found, dict) and all(isinstance(table, dict) for table in found.values()):
+            return found
+    except ValueError:
+        pass
+    raise StorageError(f"{path} is damaged; delete this file: `semfocus run` times the steps again")
 
 
 def _records(path: Path) -> dict[str, Record]:
@@ -252,6 +252,11 @@ def shared(records: Mapping[str, Record], wall: float) -> dict[str, Record]:
 
 def _check_config(record: Record, run: Run, arm: ArmResult) -> None:
     """A run's config must be the one that its arm plans: numbers of another experiment would pass for its own."""
+    if arm.changed:
+        raise StorageError(
+            f"{arm.label}: its pattern or task has changed since these runs were trained; add them with the file as it "
+            "was, or run the study again"
+        )
     path = run.directory.path / "config.json"
     try:
         same = config_of(record.config) == arm.arm.with_seed(run.seed)

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from ..lab.reach import reach
 from ..lab.stats import NO_INTERVAL, Comparison
 from ..lab.study import label_of
 from ..patterns.banded import Banded
@@ -105,8 +104,7 @@ def _rows(summary: Summary, one: Built, panel: str) -> Iterator[Row]:
     arms = {arm.label: arm for arm in one.results.in_panel(panel)}
     for label in (FOCUSED, *OTHERS):
         if label in arms and BASE in arms and (found := comparison(arms[BASE], arms[label])) is not None:
-            config = arms[label].config
-            yield Row(label, found, style_of(config), impossible=reach(config).impossible)
+            yield Row(label, found, style_of(arms[label].config), impossible=arms[label].impossible)
         tuned = summary.race(panel, "learning rate and scale tuned") if label == FOCUSED else None
         if tuned is not None and tuned.mean is not None:
             yield Row("both tuned", tuned.mean, style_of(tuned.b.config), tuned=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ..training.files import StorageError, explained, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
-from ..training.run_directory import RUN_NAME, SNAPSHOT, SNAPSHOTS, WEIGHTS
+from ..training.run_directory import RUN_NAME, SNAPSHOT, SNAPSHOTS, WEIGHTS, RunDirectory
 from .results import MEASURED
 from .store import SAFE, Store, stores
 
@@ -73,6 +73,7 @@ def _pack_store(writer: _Writer, store: Store, weights: bool, only_new: bool) ->
         if not (folder / "summary.json").is_file():
             skipped += 1
             continue
+        store.run(folder.name).summary()  # a damaged one would keep whole ones out wherever it arrives
         marks = {f"{folder.name}/{name}:{_size(folder / name)}": name for name in _names(store, folder, weights)}
         chosen = [name for mark, name in marks.items() if not (only_new and mark in known)]
         if chosen:
@@ -227,7 +228,7 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
     """
     target = store / "runs" / run
     with locked(store), explained(target, "write"):
-        if (target / "summary.json").exists():
+        if _is_over(RunDirectory(store, run)):
             missing = {name: item for name, item in items.items() if not (target / name).exists()}
             for name, item in missing.items():
                 write_atomic(target / name, archive.read(item))
@@ -242,6 +243,14 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
         target.parent.mkdir(exist_ok=True)
         os.replace(arriving, target)
     return True
+
+
+def _is_over(run: RunDirectory) -> bool:
+    """A run whose end cannot be read is not."""
+    try:
+        return run.is_finished() and bool(run.summary())
+    except StorageError:
+        return False
 
 
 def _add_table(target: Path, data: bytes) -> None:

@@ -34,6 +34,15 @@ def missing(results: Results) -> list[str]:
     return sentences
 
 
+def changed(results: Results) -> list[str]:
+    """A sentence for each arm whose runs were trained with other code of its user's than there is now."""
+    labels = dict.fromkeys(arm.label for arm in results.arms if arm.changed)
+    return [
+        f"{label}: its pattern or task has changed since these runs were trained; what depends on its code is left out"
+        for label in labels
+    ]
+
+
 def named(panels: Iterable[str]) -> str:
     """Panels of one task together.
 

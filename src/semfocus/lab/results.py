@@ -12,11 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .. import tasks
+from ..registry import sources
 from ..training.convergence import first_crossing
 from ..training.files import StorageError, read_lines
-from ..training.protocol import RunConfig
+from ..training.protocol import TEXT_TASK, RunConfig
 from ..training.run_directory import RunDirectory
 from .cost import steps_per_epoch
+from .reach import Reach, reach
 from .stats import ConvergenceTimes
 from .store import Manifest, Question, Store
 from .study import Arm
@@ -159,6 +162,24 @@ class ArmResult:
     @property
     def epochs(self) -> int:
         return self.arm.config.train.epochs
+
+    @cached_property
+    def changed(self) -> bool:
+        """Has a user's pattern or task changed since runs of this arm were trained? They are named by its source."""
+        config, classes = self.arm.config, [type(self.arm.config.pattern)]
+        if isinstance(config, RunConfig) and config.task.name != TEXT_TASK:  # a text's files may be gone
+            classes.append(tasks.registry.find(config.task.name))
+        own = bool(sources(*classes))
+        return own and any(run.directory.run != self.arm.with_seed(run.seed).hash for run in self.over)
+
+    @cached_property
+    def reach(self) -> Reach | None:
+        """What its positions can see; None where today's code is not what was trained."""
+        return None if self.changed else reach(self.config)
+
+    @property
+    def impossible(self) -> bool:
+        return self.reach is not None and self.reach.impossible
 
     @property
     def over(self) -> tuple[Run, ...]:

@@ -13,6 +13,9 @@ Activation = Literal["relu", "gelu", "mish"]
 Norm = Literal["pre", "post"]
 ReadOut = Literal["mean", "tape"]
 
+#: Factors beyond these are no number, or 0, in float32.
+SMALLEST, LARGEST = 1e-30, 1e30
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
@@ -45,10 +48,11 @@ class ModelOptions:
         if not isinstance(self.dropout, float | int) or not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout is {self.dropout!r}; it must be a number in [0, 1)")
         scale = self.attention_scale
-        if not isinstance(scale, float | int) or not 0.0 < scale < float("inf"):
-            raise ValueError(f"attention_scale is {scale!r}; it must be a positive, finite number")
-        if not isinstance(self.soft_cap, float | int) or not 0.0 <= self.soft_cap < float("inf"):
-            raise ValueError(f"soft_cap is {self.soft_cap!r}; it must be a finite number of at least 0 (0: no cap)")
+        if not isinstance(scale, float | int) or not SMALLEST <= scale <= LARGEST:
+            raise ValueError(f"attention_scale is {scale!r}; it must be a number from {SMALLEST:g} to {LARGEST:g}")
+        cap = self.soft_cap
+        if not isinstance(cap, float | int) or not (cap == 0.0 or SMALLEST <= cap <= LARGEST):
+            raise ValueError(f"soft_cap is {cap!r}; it must be 0 (no cap) or from {SMALLEST:g} to {LARGEST:g}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..lab.baselines import baselines
-from ..lab.reach import reach
 from ..lab.results import ArmResult, Results
 from ..lab.stats import FEWEST_ACCURACIES, mean_interval
 from .parts import NOTHING, Cell, Section, Table, percent, slug
@@ -67,7 +66,7 @@ def reaches(results: Results) -> Section:
 
 
 def _reach(results: Results, panel: str, label: str) -> object:
-    if not results.has(panel, label):
+    found = results.arm(panel, label).reach if results.has(panel, label) else None
+    if found is None:
         return NOTHING
-    found = reach(results.arm(panel, label).config)
     return Cell(f"✗ {found.shown()}" if found.impossible else found.shown(), "bad" if found.impossible else "")

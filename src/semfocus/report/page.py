@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..lab.claims import Judged
-from ..lab.missing import missing
+from ..lab.missing import changed, missing
 from ..lab.results import Results
 from ..lab.store import safe
 from ..lab.study import Study, listed
@@ -132,6 +132,7 @@ def render(
             sections=[section for section in sections if section.parts or section.text],
             statuses=results.statuses(),
             missing=missing(results),
+            changed=changed(results),
             beside=beside or BESIDE.format(results.question.name),
             **shared(sections),
         )

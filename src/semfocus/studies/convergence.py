@@ -48,10 +48,11 @@ class Convergence(Study):
     sharpness may be all there is to focus.
 
     C1 is refuted by one task on which top-k is certainly slower; C2 by one on which its last held-out accuracy is
-    certainly lower, and perhaps by more than 2 points, or its held-out convergence certainly later; C3 by a fixed pattern that is certainly faster on
-    every task it can solve; C6 by a task that no seed fits, or on which every seed does the opposite of what is said.
-    C2's "earlier" is asked where at least half of full attention's seeds reach the level on held-out examples. That
-    focus is more than sharpness is refuted by one task on which top-k is certainly slower than the rival.
+    certainly lower, and perhaps by more than 2 points, or its held-out convergence certainly later; C3 by a fixed
+    pattern that is certainly faster on every task it can solve; C6 by a task that no seed fits, or on which every seed
+    does the opposite of what is said. C2's "earlier" is asked where at least half of full attention's seeds reach the
+    level on held-out examples. That focus is more than sharpness is refuted by one task on which top-k is certainly
+    slower than the rival.
     """
 
     sizes = {

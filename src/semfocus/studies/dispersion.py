@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from semfocus.lab.claims import Below, Case, Claim
-from semfocus.lab.reach import reach, why_impossible
+from semfocus.lab.reach import why_impossible
 from semfocus.lab.results import ArmResult, Results, Run
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
 from semfocus.patterns.banded import Banded
@@ -141,7 +141,7 @@ def _ratio_cases(panels: list[str], quantiles: list[int], a: str, b: str) -> tup
 
 def _solvable(results: Results, label: str, cases: tuple[Case, ...]) -> tuple[Case, ...]:
     """The same, but where an arm cannot learn its task at all, what it looks like after training says nothing."""
-    unable = {a.panel for a in results.arms if a.label == label and reach(a.config).impossible}
+    unable = {a.panel for a in results.arms if a.label == label and a.impossible}
     why = why_impossible([label])
     return tuple(replace(case, impossible=why) if case.panel in unable else case for case in cases)
 

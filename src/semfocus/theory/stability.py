@@ -80,7 +80,8 @@ def is_vacuous(xi: Numbers, separation: Numbers = np.inf) -> npt.NDArray[np.bool
     """Does a bound say no more than is true of every softmax?
 
     Over fixed keys that is 1/2. Where top-k exchanges keys, its weights move by at most 1/Delta times its scores (in
-    the Euclidean norm by at most sqrt(2), and they by at least sqrt(2) Delta): give ``xi_top_k`` or ``xi_h`` the ``separation``; they are vacuous from max(1/2, 1/Delta) on.
+    the Euclidean norm by at most sqrt(2), and they by at least sqrt(2) Delta): give ``xi_top_k`` or ``xi_h`` the
+    ``separation``; they are vacuous from max(1/2, 1/Delta) on.
 
     >>> is_vacuous([0.4, 0.6, 0.6], [np.inf, np.inf, 1.0]).tolist()
     [False, True, False]

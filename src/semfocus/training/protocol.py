@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import patterns, tasks
-from ..model.config import ModelConfig, ModelOptions
+from ..model.config import SMALLEST, ModelConfig, ModelOptions
 from ..patterns import Pattern
 from ..registry import sources, suggestion
 from ..tasks import Task
@@ -98,6 +98,8 @@ class OptimiserConfig:
 
     def __post_init__(self) -> None:
         at_least(self, clip=0.0)
+        if 0.0 < self.clip < SMALLEST:
+            raise ValueError(f"clip is {self.clip!r}; it must be 0 (no clipping) or at least {SMALLEST:g}")
         if not 0.0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate is {self.learning_rate!r}; it must be positive and finite")
         if not 0.0 < self.decay <= 1.0:
@@ -236,7 +238,13 @@ def plain_data(config: Any) -> dict[str, Any]:
 
 def run_name(plain: Mapping[str, Any]) -> str:
     """What a run is called by everything that it is known by."""
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    try:
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    except TypeError as error:
+        raise ConfigError(
+            f"the config of pattern {plain['pattern']['name']!r} cannot be kept ({error}); a knob must be a number, a "
+            "text, True, False, None or a tuple of these"
+        ) from None
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..reach import reach, why_impossible
+from ..reach import why_impossible
 from ..results import Results
 from ..stats import ALPHA, EQUIVALENT, Comparison, Verdict, compare, verdict
 from .base import Claim, Contrast, Line, Outcome, holm_with, not_over
@@ -39,7 +39,7 @@ def _one(results: Results, contrast: Contrast) -> Line:
     if a is not None and b is not None and set(a.times) & set(b.times):
         comparison = compare(a, b)
     shown, seeds = ("-", 0) if comparison is None else (comparison.shown(), len(comparison.seeds))
-    unable = [arm.label for arm in pair if arm is not None and reach(arm.config).impossible]
+    unable = [arm.label for arm in pair if arm is not None and arm.impossible]
     if unable:  # whichever of the two: what cannot be learnt at all is not slow
         return Line(contrast.panel, subject, shown, "impossible", why_impossible(unable), comparison, seeds=seeds)
     if comparison is None:
