@@ -30,7 +30,8 @@ class Diagnosis:
     - ``kept_mass_K``: share of full attention's weight on the K best keys, mean; ``if_uniform_K``: the same for equal
       weights; ``drops_K``: share of the queries that see more than K keys.
     - ``in_degree_K``: most queries that keep one key; ``beta_K`` the same over K.
-    - ``xi_s``, ``xi_h_K``: bounds on the movement of weights per movement of scores (``semfocus.theory``), median;
+    - ``xi_s``, ``xi_h_K``: bounds on the movement of weights per movement of scores (``semfocus.theory``), for
+      movements that do not raise the dispersion or lower the separation, median;
       ``vacuous_s``, ``vacuous_K``: share of queries whose bound says nothing (``is_vacuous``); ``ratio_s``,
       ``ratio_K``: that movement measured under small noise on the scores, median.
     """

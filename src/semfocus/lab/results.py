@@ -166,7 +166,8 @@ class ArmResult:
     @cached_property
     def changed(self) -> bool:
         """Has a user's pattern or task changed since runs of this arm were trained? They are named by its source."""
-        config, classes = self.arm.config, [type(self.arm.config.pattern)]
+        config = self.arm.config
+        classes: list[type[Any]] = [type(config.pattern)]
         if isinstance(config, RunConfig) and config.task.name != TEXT_TASK:  # a text's files may be gone
             classes.append(tasks.registry.find(config.task.name))
         own = bool(sources(*classes))

@@ -250,9 +250,10 @@ def _bounds(results: Results) -> Section:
             gap = None if a.label == "full" else a.diagnostic(-1, "separation", "q50")
             gap = math.inf if gap is None else max(FLOOR, gap)
             bound = float(xi_s(delta, a.config.length) if a.label == "full" else xi_h(delta, BUDGET, gap))
-            says = "vacuous: no softmax moves by more" if is_vacuous(bound, gap) else "says something"
+            says = "vacuous: nothing moves by more" if is_vacuous(bound, gap) else "says something"
             rows.append((panel, a.label, f"{delta:.3g}", f"{bound:.3g}", says))
-    text = """The stability constant of the median query after training. Over fixed keys a bound of 1/2 or more says
+    text = """The stability constant at the median dispersion and the median separation (not of one query) after
+    training. Over fixed keys a bound of 1/2 or more says
     nothing, since the softmax never moves by more than half of what its scores move by. Top-k, which exchanges keys,
     may move by up to 1 / separation: there a bound says nothing from the larger of the two on."""
     table = Table("bounds", "", ("task", "arm", "median dispersion", "xi", "what it says"), rows)

@@ -41,8 +41,9 @@ class LossSurface(Study):
     """Is the loss around trained weights less steep with top-k than with full attention?
 
     Two random directions, each tensor rescaled to the norm of the weights it belongs to; the training loss on a grid
-    around the trained weights; the slope between neighbouring points, by percentile and by the size of the square. It
-    estimates the Lipschitz constant that the theory bounds (C5).
+    around the trained weights; the slope between neighbouring points, by percentile and by the size of the square.
+    Slopes in two random directions of all weights are typical ones, no larger than the Lipschitz constant of the loss
+    (C5), and not the constant in one block's W that the theory bounds.
 
     Expected by the paper: top-k's surface is smoother and its slopes are smaller. Slopes scale with the weights'
     norm, and a model that has converged sits in a deeper hole than one that has not: the training losses at the

@@ -46,10 +46,11 @@ class Twins(Study):
     """Does one training example move a model less when attention focuses?
 
     Every run has a twin: the same initial weights, batch order and dropout, and the same training examples but for one.
-    How far the two drift apart is the uniform stability of SGD, measured: of the weights (Euclidean distance of all of
-    them over their norm) and of the losses on the same held-out examples. Stability bounds the gap between training
-    and held-out accuracy (Hardt et al. 2016), and the theory says that a smaller Lipschitz constant, which top-k is
-    meant to have, makes SGD more stable.
+    How far the two drift apart is one draw of what SGD's uniform stability bounds: of the weights (Euclidean distance
+    of all of them over their norm) and of the losses on the same held-out examples. Stability bounds the gap between
+    training and held-out accuracy (Hardt et al. 2016), and the paper argues that a smaller Lipschitz constant, which
+    top-k is meant to have, makes SGD more stable. Stability is a supremum over data sets and exchanged examples, and
+    this is one example a seed: large distances speak against it, small ones do not prove it.
 
     Expected by the theory: top-k's twins stay closer than full attention's. At the last epoch a pattern that has
     converged earlier has also moved further, so they are compared a second time where both have learnt as much: at
