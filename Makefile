@@ -14,7 +14,7 @@ install = $(BIN)/python -m pip install -q --disable-pip-version-check \
 .PHONY: demo results test test-gpu test-slow check clean help
 
 help:
-	@echo "make demo       install, then the convergence study at size quick (about 5 minutes, 2 cores), and its page"
+	@echo "make demo       install, then the convergence study at size quick (3 to 5 minutes, 2 cores), and its page"
 	@echo "make test       install with the test tools, then run the tests"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make test-slow  the tests that take minutes"
