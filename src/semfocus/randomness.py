@@ -91,7 +91,7 @@ def key_of(seed: int | Tensor, device: torch.device | str | None = None) -> Tens
     """The key of a 64-bit seed, or of a tensor of seeds (one key each)."""
     if not isinstance(seed, Tensor):
         seed = torch.full((), seed, dtype=torch.int64, device=device)  # a fill, so that a CUDA graph can hold it
-    return absorb(mix(_wrapped(seed)), (seed >> 32).to(torch.int32))
+    return absorb(mix(_wrapped(seed & 0xFFFFFFFF)), (seed >> 32).to(torch.int32))
 
 
 def spread(key: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -18,10 +18,10 @@ class StabilityRatio(Diagnostic):
     """Movement of the attention weights over movement of the scores, beside the theory's bound for it.
 
     r_i = ||a_i - a'_i||_2 / ||z_i - z'_i||_2 under Gaussian noise on the embedded tokens, over the visible keys. The
-    bound is xi_r = e^delta / n for a pattern that does not look at scores (and for full attention) and xi_h for
-    one that does, with the larger dispersion and the smaller separation of the two (of patterns that do not keep the
-    best keys that is 0 at most, and their bound infinite). ``exceeded``: the share of queries whose
-    ratio is larger than their bound. ``vacuous``: the share whose bound says no more than is true of every softmax
+    bound is xi_r = e^delta / n for a pattern that does not look at scores (and for full attention) and xi_h for one
+    that does, with the larger dispersion and the smaller separation of the two (of patterns that do not keep the best
+    keys that is 0 at most, and their bound infinite). ``exceeded``: the share of queries whose ratio is larger than
+    their bound. ``vacuous``: the share whose bound says no more than is true of every softmax
     (``semfocus.theory.is_vacuous``).
     """
 

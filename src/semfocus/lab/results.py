@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import tasks
-from ..registry import sources
 from ..training.convergence import first_crossing
 from ..training.files import StorageError, read_lines
-from ..training.protocol import TEXT_TASK, RunConfig
+from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from .cost import steps_per_epoch
 from .reach import Reach, reach
@@ -166,11 +164,7 @@ class ArmResult:
     @cached_property
     def changed(self) -> bool:
         """Has a user's pattern or task changed since runs of this arm were trained? They are named by its source."""
-        config = self.arm.config
-        classes: list[type[Any]] = [type(config.pattern)]
-        if isinstance(config, RunConfig) and config.task.name != TEXT_TASK:  # a text's files may be gone
-            classes.append(tasks.registry.find(config.task.name))
-        own = bool(sources(*classes))
+        own = bool(self.arm.config.own_sources)
         return own and any(run.directory.run != self.arm.with_seed(run.seed).hash for run in self.over)
 
     @cached_property

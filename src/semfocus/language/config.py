@@ -164,10 +164,15 @@ class LanguageConfig:
     @property
     def hash(self) -> str:
         """The name of the run. A text is known by its content, not by where it lies, a user's pattern by its source."""
-        plain = self.to_dict() | sources(type(self.pattern))
+        plain = self.to_dict() | self.own_sources
         if self.text.sha256:
             plain["corpus"] = ""
         return run_name(plain)
+
+    @property
+    def own_sources(self) -> dict[str, dict[str, str]]:
+        """Of a user's pattern, nothing of ours."""
+        return sources(type(self.pattern))
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> LanguageConfig:

@@ -10,7 +10,6 @@ import torch
 
 from ..extras import needed
 from ..model import Transformer
-from ..registry import sources
 from .files import StorageError
 
 
@@ -33,7 +32,7 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
         state = "has no weights (packed without them?)" if run.is_finished() else "is not finished"
         raise StorageError(f"{path} {state}; train it again to get its model")
     config = run.config()
-    if sources(type(config.pattern), type(config.task.make())) and config.hash != path.name:
+    if config.own_sources and config.hash != path.name:
         raise StorageError(f"{path}: its pattern or task has changed since it was trained; load the file as it was")
     model = Transformer(config.model_config(), config.pattern, config.seed, device=device)
     load_weights(model, path)

@@ -198,7 +198,13 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """The name of the run: equal configs, equal names. A user's pattern or task is known by its source, too."""
-        return run_name(self.to_dict() | sources(type(self.pattern), type(self.task.make())))
+        return run_name(self.to_dict() | self.own_sources)
+
+    @property
+    def own_sources(self) -> dict[str, dict[str, str]]:
+        """Of a user's pattern or task, nothing of ours."""
+        task = () if self.task.name == TEXT_TASK else (tasks.registry.find(self.task.name),)
+        return sources(type(self.pattern), *task)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> RunConfig:
