@@ -118,6 +118,22 @@ def test_what_another_process_ends_while_we_look_is_not_trained_again(tiny, tmp_
     assert curves(tmp_path, [ended]) == curves(tmp_path / "elsewhere", [ended])
 
 
+def test_a_process_that_dies_before_it_tidies_up_leaves_nothing_for_ever(tiny, tmp_path, monkeypatch):
+    run, other = tiny(Full()), tiny(Full(), task={"length": 9})
+
+    def dies(folder):
+        raise Stop
+
+    monkeypatch.setattr("semfocus.training.checkpoint.remove", dies)
+    with pytest.raises(Stop):
+        Trainer(tmp_path).run([run])
+    monkeypatch.undo()
+    Group((other,)).record(tmp_path)  # not over: it stays
+    assert len(list(tmp_path.glob("groups/*"))) == 2
+    Trainer(tmp_path).run([run])
+    assert list(tmp_path.glob("groups/*")) == [Group((other,)).folder(tmp_path)]
+
+
 def test_with_one_step_an_epoch_threads_are_timed_all_the_same(tiny):
     """Nothing timed would leave the choice to noise."""
     population = Population([tiny(Full(), data={"train": 25}, train={"batch": 25})])

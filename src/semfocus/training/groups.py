@@ -19,6 +19,7 @@ from ..kernels.halves import serve_pattern
 from . import checkpoint
 from .files import explained, write_json
 from .protocol import RunConfig
+from .run_directory import RunDirectory
 
 #: Larger populations gain nothing on a CPU: the caches are full long before.
 CPU_MEMBERS = 24
@@ -106,6 +107,17 @@ def recorded(out: Path, wanted: set[str]) -> list[Group]:
             taken |= set(group.runs)
             sound.append(group)
     return sound
+
+
+def remove_ended(out: Path) -> None:
+    """Groups whose runs are all over, but whose process died before it could remove them."""
+    for path in (out / "groups").glob("*/group.json"):
+        try:
+            runs = json.loads(path.read_bytes())["runs"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if all(RunDirectory(out, run).is_finished() for run in runs):
+            checkpoint.remove(path.parent)
 
 
 def members_that_fit(config: RunConfig, device: torch.device) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from . import checkpoint
 from .group_training import GroupTraining
-from .groups import Group, members_that_fit, plan, recorded
+from .groups import Group, members_that_fit, plan, recorded, remove_ended
 from .locks import locked, try_lock
 from .progress import Progress
 from .protocol import RunConfig
@@ -72,6 +72,7 @@ class Trainer:
         return list(directories.values())
 
     def _train(self, wanted: dict[str, RunConfig], directories: dict[str, RunDirectory]) -> None:
+        remove_ended(self.out)
         unfinished = {run: config for run, config in wanted.items() if not directories[run].is_finished()}
         self.progress.plan(len(wanted), sum(config.train.epochs for config in unfinished.values()))
         waiting = False
