@@ -8,7 +8,8 @@ import torch
 
 from semfocus import TopK, Transformer, diagnostics
 from semfocus.diagnostics import Probe
-from semfocus.diagnostics.loss_surface import _direction, lipschitz
+from semfocus.diagnostics._square import direction
+from semfocus.diagnostics.loss_surface import lipschitz
 
 
 def test_loss_surface(model, tokens):
@@ -25,7 +26,7 @@ def test_loss_surface(model, tokens):
     # One grid point by hand, as a model of its own.
     diagnostic = diagnostics.get("loss_surface", points=5, half_width=0.5)
     centre_weights = {name: p.detach()[1] for name, p in model.named_parameters()}
-    one, two = (_direction(centre_weights, 0, number) for number in (1, 2))
+    one, two = (direction(centre_weights, 0, number) for number in (1, 2))
     alone = Transformer([model.configs[1]], [TopK(3)], seeds=[1]).eval()
     with torch.no_grad():
         for name, p in alone.named_parameters():

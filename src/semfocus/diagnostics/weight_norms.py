@@ -40,9 +40,9 @@ class WeightNorms(Diagnostic):
 
 
 def _with_bias(linear: Linear, member: int) -> torch.Tensor:
-    """A member's map, (out, in + 1), with its bias as the last column."""
+    """A member's map, (out, in + 1), with its bias as the last column. On the CPU: a GPU is slow at small ones."""
     weight, bias = linear.weight[member], linear.bias[member]
-    return torch.cat([weight.detach().double(), bias.detach().double()]).T
+    return torch.cat([weight.detach(), bias.detach()]).cpu().double().T
 
 
 def _norm(matrix: torch.Tensor) -> float:

@@ -18,10 +18,23 @@ LINE_EVERY = 10.0
 
 
 def measure_runs(
-    runs: Iterable[Run], name: str, function: Callable[[Run], dict[str, Any]], say: Callable[[str], None]
+    runs: Iterable[Run],
+    name: str,
+    function: Callable[[Run], dict[str, Any]],
+    say: Callable[[str], None],
+    *,
+    trained: bool = True,
 ) -> None:
-    """Applies a function to every finished run that lacks its result, and writes the result under ``name``."""
+    """Applies a function to every finished run that lacks its result, and writes the result under ``name``.
+
+    Runs without weights (restored, or packed without them) are passed over: one of them must not stop the others.
+    ``trained``: False where the function looks at no weights.
+    """
     waiting = [run for run in runs if run.status == "finished" and name not in run.measured]
+    bare = [run for run in waiting if trained and not run.directory.has_weights()]
+    if bare:
+        say(f"{name} cannot be measured on {len(bare)} runs that came without weights; it needs them trained again")
+        waiting = [run for run in waiting if run not in bare]
     said = time.monotonic()
     if waiting:
         say(f"measuring {name} on {len(waiting)} trained models")

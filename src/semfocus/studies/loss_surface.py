@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from semfocus.diagnostics.loss_surface import PERCENTILES
 from semfocus.diagnostics.loss_surface import LossSurface as Surface
+from semfocus.diagnostics.surroundings import QUANTITIES, Surroundings
 from semfocus.lab.claims import Below, Case, Claim
 from semfocus.lab.measure import measure_runs, probe_of
-from semfocus.lab.results import Results, Run
+from semfocus.lab.results import ArmResult, Results, Run
 from semfocus.lab.study import Arm, Size, Study, arm, laid_over
 from semfocus.patterns.banded import Banded
 from semfocus.patterns.full import Full
@@ -24,10 +26,21 @@ from semfocus.report.page import Figure, Section, Table
 from semfocus.studies._sizes import SECTIONS
 from semfocus.training.population import precision
 
-NAME = "loss_surface"
+NAME, AROUND = "loss_surface", "surroundings"
 BUDGET = 5
-#: Grid points to a side, and training examples.
+#: Grid points to a side, and training examples; of the loss, and of what the theory's bounds are made of.
 GRID = {"smoke": (5, 25), "quick": (21, 250), "small": (200, 5000), "paper": (200, 5000)}
+COARSE = {"smoke": (3, 25), "quick": (11, 128), "small": (11, 128), "paper": (11, 128)}
+#: What the figures show, and what the quantities are called in the table.
+SHOWN = ("dispersion_q75", "separation_q25", "W")
+CALLED = {
+    "dispersion_q75": "dispersion, 75 %",
+    "dispersion_q100": "dispersion, largest",
+    "separation_q25": "separation, 25 %",
+    "in_degree_q75": "in-degree, 75 %",
+    "in_degree_q100": "in-degree, largest",
+    **{name: f"||{name}||, largest of the blocks" for name in "VWPR"},
+}
 TASKS = {
     "small": ("even_pairs",),
     "paper": ("listops", "parity_check", "even_pairs", "missing_duplicate_string"),
@@ -48,6 +61,10 @@ class LossSurface(Study):
     Expected by the paper: top-k's surface is smoother and its slopes are smaller. Slopes scale with the weights'
     norm, and a model that has converged sits in a deeper hole than one that has not: the training losses at the
     centre stand beside them.
+
+    On a coarser grid of the same square: dispersion, separation, in-degree and the norms of the maps, of which the
+    theory's bounds are made, and whether top-k's dispersion stays the smaller one away from the weights (shown, not
+    judged).
 
     Refuted by a task on which top-k's slopes are certainly larger.
     """
@@ -74,14 +91,18 @@ class LossSurface(Study):
     def measure(self, results: Results, device: str, say: Callable[[str], None]) -> None:
         points, examples = GRID[results.question.size]
         surface = Surface(points=points, compiled=device == "cuda")
+        coarse, few = COARSE[results.question.size]
+        around = Surroundings(points=coarse)
+        runs = [run for _, run in results.every_run()]
 
-        def measured(run: Run) -> dict[str, Any]:
+        def losses(run: Run) -> dict[str, Any]:
             with precision(run.directory.config().precision):  # the function that was trained
                 found = surface.measure(probe_of(run, examples, device))
             found["losses"] = [[round(value, 5) for value in row] for row in found["losses"]]
             return found
 
-        measure_runs((run for _, run in results.every_run()), NAME, measured, say)
+        measure_runs(runs, NAME, losses, say)
+        measure_runs(runs, AROUND, lambda run: around.measure(probe_of(run, few, device)), say)
 
     def claims(self, results: Results) -> list[Claim]:
         return [
@@ -104,7 +125,7 @@ class LossSurface(Study):
         ]
 
     def sections(self, results: Results) -> list[Section]:
-        return [_surfaces(results), _percentiles(results), _centres(results)]
+        return [_surfaces(results), _percentiles(results), _centres(results), _around(results)]
 
 
 def _slope(run: Run, radius: float, percentile: int) -> float | None:
@@ -167,3 +188,60 @@ def _centres(results: Results) -> Section:
                 rows.append((panel, a.label, f"{np.median(losses):.3g}", f"{np.median(slopes):.3g}"))
     columns = ("panel", "arm", "training loss at the centre", f"slope, {PERCENTILE} %, whole square")
     return Section("Depth and slope", "Medians over seeds.", [Table("centres", "", columns, rows)] if rows else [])
+
+
+def _grid(run: Run, quantity: str) -> NDArray[np.float64] | None:
+    """(points, points), NaN where it was infinite (the separation of who drops nothing) or no number."""
+    found = run.measured.get(AROUND, {}).get(quantity)
+    return None if found is None else np.array(found, dtype=float)
+
+
+def _within(grid: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
+    """The finite values in the square of so many steps around the middle."""
+    middle = len(grid) // 2
+    inside = slice(middle - steps, middle + steps + 1)
+    values = grid[inside, inside]
+    return values[np.isfinite(values)]
+
+
+def _median_within(grid: NDArray[np.float64], steps: int) -> float | None:
+    values = _within(grid, steps)
+    return float(np.median(values)) if values.size else None
+
+
+def _around(results: Results) -> Section:
+    figures: list[Figure] = []
+    tables = []
+    for number, panel in enumerate(results.panels, 1):
+        arms = results.in_panel(panel)
+        for quantity in SHOWN:
+            curves = {}
+            for a in arms:
+                known = [(run, grid) for run in a.over if (grid := _grid(run, quantity)) is not None]
+                widths = known[0][0].measured[AROUND]["offsets"] if known else []
+                steps = range(len(widths) // 2 + 1)
+                curves[a.label] = (
+                    widths[len(widths) // 2 :],
+                    [[_median_within(grid, step) for step in steps] for _, grid in known],
+                )
+            title = f"{panel}: {CALLED[quantity]}"
+            figure = line_figure(f"around-{number}-{quantity}", title, "half-width", arms, curves, log_y=True)
+            figures += [figure] if figure else []
+        rows = [row for quantity in QUANTITIES for a in arms if (row := _row(a, quantity))]
+        columns = ("quantity", "arm", "at the weights", "median of the square", "worst of the square")
+        tables += [Table(f"around-{number}", panel, columns, rows)] if rows else []
+    text = """What the theory's bounds are made of, on a grid of ten steps over the same square. Figures: the median over
+    the square of growing half-width; 0 is the trained model. Worst: the largest, of the separation the smallest. Medians
+    over seeds."""
+    return Section("Around the weights", text, [*figures, *tables])
+
+
+def _row(arm: ArmResult, quantity: str) -> tuple[object, ...] | None:
+    grids = [grid for run in arm.over if (grid := _grid(run, quantity)) is not None]
+    grids = [grid for grid in grids if np.isfinite(grid).any()]
+    if not grids:
+        return None
+    worst = np.nanmin if quantity.startswith("separation") else np.nanmax
+    middle = [grid[len(grid) // 2, len(grid) // 2] for grid in grids]
+    values = (np.median(middle), np.median([np.nanmedian(g) for g in grids]), np.median([worst(g) for g in grids]))
+    return (CALLED[quantity], arm.label, *(f"{value:.3g}" for value in values))

@@ -103,7 +103,7 @@ class Mechanism(Study):
             found = surface.measure(probe_of(run, SURFACE_EXAMPLES, device, untrained=True))
             return {"p95": found["lipschitz"][-1]["p95"]}
 
-        measure_runs(compared, INITIAL_SLOPE, slopes, say)
+        measure_runs(compared, INITIAL_SLOPE, slopes, say, trained=False)
 
     def claims(self, results: Results) -> list[Claim]:
         labels = set(results.labels(results.panels[0]))
