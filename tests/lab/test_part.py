@@ -79,7 +79,7 @@ def test_a_part_also_measures_what_an_earlier_one_left(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loss_surface, "measure_runs", lambda *given: None)  # as if it had been killed
         assert main([*study, "--only", "even_pairs, relu:full", *small]) == 0
-    assert main([*study, "--only", "even_pairs, relu:top-k(5)", "--only", "even_pairs, relu:banded(5)", *small]) == 0
+    assert main([*study, "--only", "even_pairs, relu:top-k(5)", *small]) == 0
     store = Store(tmp_path, "loss_surface")
     (name,) = store.names()
     results = Results(store, store.manifest(name))

@@ -25,8 +25,8 @@ class Surroundings(OnSquare):
     """What the theory's bounds are made of, on a square around the weights.
 
     At each point Theta + a D_1 + b D_2 of a grid over [-w, w] (as of ``loss_surface``: equal seeds, equal directions)
-    quantiles of dispersion, separation and in-degree over the probe's examples, and of the norms ||V||, ||W||, ||P|| and
-    ||R|| the largest over the blocks. A bound that shall hold around the weights needs the worst of them there.
+    quantiles of dispersion, separation and in-degree over the probe's examples, and of the norms ||V||, ||W||, ||P||
+    and ||R|| the largest over the blocks. A bound that shall hold around the weights needs the worst of them there.
     """
 
     points: int = 11  # ten steps, with the model itself in the middle

@@ -33,7 +33,7 @@ def measure_runs(
     waiting = [run for run in runs if run.status == "finished" and name not in run.measured]
     bare = [run for run in waiting if trained and not run.directory.has_weights()]
     if bare:
-        say(f"{name} cannot be measured on {len(bare)} runs that came without weights; it needs them trained again")
+        say(f"{name}: {len(bare)} of {len(waiting)} models came without weights; to measure them, train them again")
         waiting = [run for run in waiting if run not in bare]
     said = time.monotonic()
     if waiting:
