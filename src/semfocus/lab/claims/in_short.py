@@ -72,13 +72,22 @@ def _on(place: str) -> Piece:
 
 
 def _numbers(found: Sequence[Line], among: Sequence[Line], place: str) -> list[str]:
-    """Each with what tells it apart: the panel, and of the subject what is not common to all."""
+    """Each with what tells it apart: the panel, where it is another than before, and what its subject has of its own.
+
+    >>> lines = [Line("even_pairs", subject, "0.5", "confirmed") for subject in ("90 %", "95 %")]
+    >>> _numbers(lines, [*lines, Line("listops", "90 %", "0.7", "undecided")], "")
+    ['even_pairs, 90 %: 0.5', '95 %: 0.5']
+    """
     subjects = [line.subject for line in among]
     start, end = len(_common_start(subjects)), len(_common_end(subjects))
-    texts = []
+    texts, before = [], ""
     for line in found:
-        names = (line.panel.removeprefix(place), line.subject[start : len(line.subject) - end])
-        texts.append(": ".join(part for part in (", ".join(name for name in names if name), _number(line)) if part))
+        subject = line.subject[start : len(line.subject) - end]
+        panel = line.panel.removeprefix(place) if line.panel != before or not subject else ""
+        before = line.panel
+        texts.append(
+            ": ".join(part for part in (", ".join(name for name in (panel, subject) if name), _number(line)) if part)
+        )
     return texts
 
 
