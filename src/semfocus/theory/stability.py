@@ -48,7 +48,7 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
 
     Assumes that both score vectors have dispersion at most ``delta`` over their kept keys and separation at least
     ``separation``. Delta = 0 makes it infinite, and no dropped key (Delta infinite) makes it ``xi_s``. Holds in the
-    Euclidean norm, and in the sum and the maximum norm for Delta <= k / (k - 2); ``xi_top_k`` is sharper.
+    Euclidean norm, and in the sum and the maximum norm for k <= 2 or Delta <= k / (k - 2); ``xi_top_k`` is sharper.
 
     >>> float(xi_h(0.0, 4, 1.0)), float(xi_h(0.0, 4, np.inf)), float(xi_h(1.0, 4, 0.0))
     (0.5, 0.25, inf)
@@ -60,17 +60,18 @@ def xi_h(delta: Numbers, kept: Numbers, separation: Numbers) -> Floats:
 def xi_top_k(delta: Numbers, kept: Numbers, separation: Numbers, norm: str = "Euclidean") -> Floats:
     """Top-k, proven in docs/theory.md: e^delta / k times max(1, 1/Delta), in the Euclidean norm.
 
-    In the "sum" and the "maximum" norm it is times max(2 (1 - 1/k), 1/Delta). Other arguments as for ``xi_h``, than
-    which it is up to twice as sharp. It is reached: two keys that change places (k = 1, Delta = 1/2) move the weights
-    by sqrt(2) and the scores by sqrt(2) / 2.
+    In the "sum" and the "maximum" norm it is times max(2 (1 - 1/k), 1/Delta), and for k = 1 times 1/Delta in all
+    three. Other arguments as for ``xi_h``, than which it is up to twice as sharp in the Euclidean norm (for k = 1
+    more). It is reached: two keys that change places (k = 1, Delta = 1/2) move the weights by sqrt(2) and the scores
+    by sqrt(2) / 2.
 
     >>> float(xi_top_k(0.0, 1, 0.5)), float(xi_top_k(0.0, 4, np.inf)), float(xi_top_k(0.0, 4, 0.5, "sum"))
     (2.0, 0.25, 0.5)
     """
     if norm not in NORMS:
         raise ValueError(f"norm is {norm!r}; {suggestion(norm, NORMS)}")
-    weight = _weight_bound(delta, kept)
-    same_keys = 1.0 if norm == "Euclidean" else 2.0 * (1.0 - 1.0 / np.asarray(kept, float))
+    weight, kept = _weight_bound(delta, kept), np.asarray(kept, float)
+    same_keys = np.where(kept > 1, 1.0, 0.0) if norm == "Euclidean" else 2.0 * (1.0 - 1.0 / kept)
     with np.errstate(divide="ignore", over="ignore"):
         found: Floats = weight * np.maximum(same_keys, 1.0 / checked_separation(separation))
     return found
