@@ -21,6 +21,7 @@ from semfocus.theory import (
     xi_h,
     xi_r,
     xi_s,
+    xi_top_k,
 )
 
 
@@ -157,6 +158,14 @@ def test_lambda_bounds_hold_for_fixed_masks(seed, size, banded):
     )
     moved = np.linalg.norm(out - out2, axis=0).sum()
     assert moved <= bound * np.linalg.norm(x - x2, axis=0).sum() + 1e-12
+
+
+def test_lambda_w_is_reached_where_top_1_changes_its_key():
+    """Tokens 1 and -1: W and -W give each query the other key, and every inequality on the way is an equality."""
+    x, w, v = np.array([[1.0, -1.0]]), np.array([[0.3]]), np.array([[2.0]])
+    out, moved = (attention(x, sign * w, v, sign * x.T @ w @ x > 0)[0] for sign in (1, -1))
+    bound = lambda_w(xi_top_k(0.0, 1, 0.6), 2.0, 1.0, 2) * spectral(2 * w)  # z is (0.3, -0.3) or (-0.3, 0.3)
+    assert np.abs(out - moved) == pytest.approx(np.full((1, 2), float(bound)))
 
 
 def test_a_negative_separation_is_not_that_of_the_best_keys():
