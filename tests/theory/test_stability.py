@@ -168,6 +168,13 @@ def test_lambda_w_is_reached_where_top_1_changes_its_key():
     assert np.abs(out - moved) == pytest.approx(np.full((1, 2), float(bound)))
 
 
+def test_what_cannot_move_has_constant_0_at_a_tie_too():
+    tie = xi_h(1.0, 5, 0.0)
+    assert lambda_w(tie, 0.0, 1.0, 10) == lambda_x(tie, 0.0, 1.0, 1.0, 10, 10, 2.0) == 0
+    assert lambda_x(tie, 1.0, 0.0, 1.0, 10, 10, 2.0) == 2
+    assert np.isinf(lambda_w(tie, 1.0, 1.0, 10))
+
+
 def test_a_negative_separation_is_not_that_of_the_best_keys():
     for bound in (
         lambda s: xi_h(0.0, 4, s),

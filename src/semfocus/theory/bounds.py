@@ -24,8 +24,7 @@ def lambda_w(xi: Numbers, value_norm: float, token_norm: float, keys: Numbers) -
     >>> float(lambda_w(0.25, value_norm=2.0, token_norm=1.0, keys=4))
     2.0
     """
-    found: Floats = value_norm * token_norm**3 * np.asarray(keys, float) * np.asarray(xi, float)
-    return found
+    return _moved(value_norm * token_norm**3 * np.asarray(keys, float), xi)
 
 
 def lambda_x(
@@ -44,11 +43,7 @@ def lambda_x(
     total weight that one key receives (at most e^delta for full attention, beta e^delta for top-k).
     """
     reached = np.asarray(keys, float) + np.asarray(in_degree, float)
-    factor = score_norm * token_norm**2 * reached
-    with np.errstate(invalid="ignore"):  # scores that cannot move move no weights, whatever xi
-        moved = np.where(factor == 0, 0.0, factor * np.asarray(xi, float))
-    found: Floats = value_norm * (np.asarray(column_sum, float) + moved)
-    return found
+    return _moved(value_norm, column_sum) + _moved(value_norm * score_norm * token_norm**2 * reached, xi)
 
 
 def block_constant(
@@ -126,6 +121,14 @@ def regions(
     """
     delta_h, separation = np.asarray(c1, float) * delta_s, np.asarray(c2, float) * delta_s
     return w_comparison(delta_s, delta_h, separation) < 1.0, x_comparison(delta_s, delta_h, separation, beta) < 1.0
+
+
+def _moved(factor: Numbers, bound: Numbers) -> Floats:
+    """Their product. Scores that cannot move move no weights, and values of 0 no output, however large the bound."""
+    factor, bound = np.asarray(factor, float), np.asarray(bound, float)
+    with np.errstate(invalid="ignore"):
+        found: Floats = np.where(factor == 0, 0.0, factor * bound)
+    return found
 
 
 def _dispersion(delta: Numbers) -> Floats:
