@@ -1,6 +1,7 @@
 """The fused kernel through Triton's interpreter. Run by test_short_rows.py, with TRITON_INTERPRET=1 set."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,6 +48,14 @@ def draw(pattern, t, s, d=16, lead=(2,), heads=2, kv_heads=None, dtype=torch.flo
 @pytest.mark.parametrize(("t", "s"), [(1, 1), (18, 40)])
 def test_output_and_gradients(pattern, t, s, precision):
     check(*draw(pattern, t, s, dropout_p=0.3))
+
+
+@pytest.mark.parametrize("pattern", [Full(), TopK(3)], ids=lambda p: p.label)
+def test_output_and_gradients_of_rows_that_are_not_contiguous(pattern, precision):
+    problem, d_out = draw(pattern, 18, 40)
+    q, k, v = (x.mT.contiguous().mT for x in (problem.q, problem.k, problem.v))
+    assert q.stride(-1) != 1
+    check(replace(problem, q=q, k=k, v=v), d_out)
 
 
 @pytest.mark.parametrize("heads", [1, 2])

@@ -292,7 +292,8 @@ def backward(
     dq: Tensor, dk: Tensor, dv: Tensor,
 ) -> None:  # fmt: skip
     """Fills dq, dk and dv, which have the shapes of q, k and v and contiguous rows."""
-    q, k, v, *units = x
+    q, k, v = map(rows_contiguous, (x.q, x.k, x.v))  # where they are no halves they are as the caller gave them
+    units = x[3:]
     out, d_out = out.transpose(2, 3), d_out.transpose(2, 3)  # (n0, n1, h, t, d)
     d_out, d_out_units = halves(d_out) if x.halved else (rows_contiguous(d_out), x.q_units)
     delta, levels = lse.new_empty(2, lse.shape[:3].numel(), padded_rows(q.shape[3]))
