@@ -1,5 +1,6 @@
 """What a worker does, and what its driver asks of it. No cluster is needed to test that."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from semfocus import TopK, patterns, plugins
 from semfocus.lab.store import Store
 from semfocus.lab.study import arm, laid_over
 from semfocus.studies._sizes import TINY
+from semfocus.training.groups import Group
 from semfocus.training.progress import Progress
 from semfocus.training.trainer import TrainingError
 
@@ -81,3 +83,21 @@ def test_runs_that_did_not_come_back_are_named(tmp_path, monkeypatch):
     driver.stopping = lambda: True
     with pytest.raises(KeyboardInterrupt):  # nobody waited for them
         driver.run(configs)
+
+
+def test_of_an_interrupted_population_only_what_is_not_over_is_submitted(tmp_path, monkeypatch):
+    """A worker that does not see the store would train, and send back, the others too."""
+    over, waiting = (arm("even_pairs", TopK(3), TINY).with_seed(seed) for seed in range(2))
+    store = Store(tmp_path, "mine")
+    Group((over, waiting)).record(store.path)
+    (store.run(over.hash).path).mkdir(parents=True)
+    (store.run(over.hash).path / "summary.json").write_text('{"status": "finished"}')
+    submitted = []
+    driver = SimpleNamespace(
+        store=store, progress=Progress(None), stopping=lambda: False, device="cpu", slots=1, threads=1, token="",
+        files=(), _members=lambda runs: lambda config: 9, _check=lambda wanted: None,
+        _until_done=lambda jobs, wanted: submitted.extend(jobs),
+    )  # fmt: skip
+    driver._unfinished, driver._job = (partial(getattr(Driver, name), driver) for name in ("_unfinished", "_job"))
+    Driver.run(driver, [over, waiting])
+    assert [job.configs for job in submitted] == [(waiting.to_dict(),)]

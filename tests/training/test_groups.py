@@ -118,6 +118,31 @@ def test_what_another_process_ends_while_we_look_is_not_trained_again(tiny, tmp_
     assert curves(tmp_path, [ended]) == curves(tmp_path / "elsewhere", [ended])
 
 
+def test_of_an_interrupted_group_only_what_is_not_over_goes_on(tiny, tmp_path, monkeypatch):
+    """Some of its runs have come from another machine, finished; they are left as they came."""
+    runs = [tiny(Full(), seed, train={"epochs": 4}) for seed in range(3)]
+    Trainer(tmp_path / "whole", threads=1).run(runs)
+    dying(monkeypatch, epoch=2)
+    with pytest.raises(Stop):
+        Trainer(tmp_path / "here", threads=1, checkpoint_epochs=1).run(runs)
+    monkeypatch.undo()
+    over = RunDirectory(tmp_path / "here", runs[1].hash).path
+    shutil.rmtree(over)
+    shutil.copytree(RunDirectory(tmp_path / "whole", runs[1].hash).path, over)
+    (over / "environment.json").write_text('{"from": "elsewhere"}')
+    sentences = []
+    progress = Progress(None)
+    progress.say = sentences.append
+    Trainer(tmp_path / "here", threads=1, progress=progress).run(runs)
+    assert sentences == ["going on with 2 runs after epoch 2"]
+    assert json.loads((over / "environment.json").read_text()) == {"from": "elsewhere"}
+    for run, rows in curves(tmp_path / "here", runs).items():
+        wanted = curves(tmp_path / "whole", runs)[run]
+        assert [row["epoch"] for row in rows] == [row["epoch"] for row in wanted]
+        assert [row["train_loss"] for row in rows] == pytest.approx([row["train_loss"] for row in wanted], abs=1e-4)
+    assert not list(tmp_path.glob("here/groups/*"))
+
+
 def test_a_process_that_dies_before_it_tidies_up_leaves_nothing_for_ever(tiny, tmp_path, monkeypatch):
     run, other = tiny(Full()), tiny(Full(), task={"length": 9})
 

@@ -200,7 +200,9 @@ class Driver:
             return
         write_atomic(self.store.path / TOKEN, self.token.encode())
         with locked(self.store.path):
-            groups = recorded(self.store.path, set(unfinished))
+            begun = recorded(self.store.path, set(unfinished))
+        # Of a group some members may be over, or may not be asked for.
+        groups = [group.of(i for i, run in enumerate(group.runs) if run in unfinished) for group in begun]
         grouped = {run for group in groups for run in group.runs}
         rest = [config for run, config in unfinished.items() if run not in grouped]
         groups += plan(rest, self._members(len(unfinished)), self.device == "cuda")

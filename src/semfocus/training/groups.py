@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -49,9 +49,13 @@ class Group:
         configs = [config.to_dict() for config in self.configs]
         write_json(self.folder(out) / "group.json", {"threads": self.threads, "runs": self.runs, "configs": configs})
 
-    def halves(self) -> tuple[Group, Group]:
-        middle = len(self.configs) // 2
-        return replace(self, configs=self.configs[:middle]), replace(self, configs=self.configs[middle:])
+    def of(self, members: Iterable[int]) -> Group:
+        """Some of its members by themselves."""
+        return replace(self, configs=tuple(self.configs[i] for i in members))
+
+    def left(self, out: Path) -> list[int]:
+        """The members that are not over. The others may have come from elsewhere, finished."""
+        return [i for i, run in enumerate(self.runs) if not RunDirectory(out, run).is_finished()]
 
 
 def shape_key(config: RunConfig) -> str:

@@ -108,12 +108,12 @@ class Trainer:
                 lock = try_lock(group.folder(self.out) / ".lock")
                 if lock is None:
                     continue
-                if all(RunDirectory(self.out, run).is_finished() for run in group.runs):  # by now
-                    checkpoint.remove(group.folder(self.out))
-                    lock.close()
-                    continue
-                group.record(self.out)
-                return group, lock
+                left = group.left(self.out)
+                if len(left) == len(group.configs):
+                    group.record(self.out)
+                    return group, lock
+                with lock:  # the others are over by now; they may have come from another machine
+                    groups += self._divide(group, left)  # the next of this loop
         return None
 
     def _fits(self, group: Group) -> bool:
@@ -137,13 +137,23 @@ class Trainer:
             raise TrainingError(
                 f"out of memory with a single model of run {group.runs[0]}; use a smaller batch, model or length"
             )
-        first, second = group.halves()
-        self.progress.say(f"out of memory with {members} models at once; going on with groups of {len(second.configs)}")
+        middle = members // 2
+        self.progress.say(f"out of memory with {members} models at once; going on with groups of {members - middle}")
+        with locked(self.out):
+            self._divide(group, range(middle), range(middle, members))
+
+    def _divide(self, group: Group, *parts: Sequence[int]) -> list[Group]:
+        """Leaves groups of some of its members in the place of one, each with its part of the last checkpoint."""
         folder = group.folder(self.out)
         found = checkpoint.load(folder, self.progress.say)
-        with locked(self.out):
-            for half, rows in ((first, slice(0, members // 2)), (second, slice(members // 2, members))):
-                half.record(self.out)
-                if found is not None:
-                    checkpoint.save(half.folder(self.out), found[0], {name: t[rows] for name, t in found[1].items()})
-            checkpoint.remove(folder)
+        groups = []
+        for members in filter(None, parts):
+            part = group.of(members)
+            if found is not None:
+                state = {name: tensor[list(members)] for name, tensor in found[1].items()}
+                checkpoint.save(part.folder(self.out), found[0], state)
+            groups.append(part)
+        for part in groups:  # only now: a group that is recorded replaces the one it came from
+            part.record(self.out)
+        checkpoint.remove(folder)
+        return groups
