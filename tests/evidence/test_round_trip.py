@@ -17,6 +17,7 @@ from semfocus.lab.execute import ask, complete, execute, on_this_machine, plan
 from semfocus.lab.results import Results
 from semfocus.lab.store import Store
 from semfocus.report.page import build
+from semfocus.training.files import StorageError
 from semfocus.training.progress import Progress
 
 
@@ -173,6 +174,26 @@ def test_restoring_never_shortens_a_curve_and_keeps_the_time(lab, tmp_path):
     assert (run.path / "metrics.jsonl").read_text() == whole
     record.write_run(evidence.records[run.run], run)  # one that is over replaces it
     assert run.is_finished()
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_run(lab, tmp_path, monkeypatch):
+    """An empty summary would keep the run out for ever."""
+    added(lab, tmp_path / "results")
+    evidence = load(tmp_path / "results" / "two_tasks-quick")
+    opened = open
+
+    def full(path, mode="r", *rest, **named):
+        if "w" in mode and "summary" in str(path):
+            raise OSError(28, "No space left on device")
+        return opened(path, mode, *rest, **named)
+
+    monkeypatch.setattr("builtins.open", full)
+    monkeypatch.setattr("pathlib.Path.write_text", lambda path, *_, **__: full(path, "w"))
+    with pytest.raises(StorageError, match=r"summary\.json: No space left"):
+        evidence.restore(tmp_path / "again")
+    assert not [path for path in (tmp_path / "again").rglob("runs/*/*") if path.is_file()]
+    monkeypatch.undo()
+    assert evidence.restore(tmp_path / "again").statuses() == {"finished": 10}
 
 
 def test_a_study_of_which_nothing_has_begun_is_not_listed(tmp_path, capsys):

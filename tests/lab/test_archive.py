@@ -180,6 +180,40 @@ def test_what_came_later_follows(store, tmp_path):
     assert len(json.loads((there / "manifests" / "quick.json").read_text())["arms"]) == len(manifest.arms) + 1
 
 
+def test_what_is_measured_after_a_run_was_packed_first_is_added(store, tmp_path):
+    found, _ = store
+    run = min((found.path / "runs").iterdir())
+    (run / "measured.json").write_text('{"x": 1}')
+    pack(found.path, tmp_path / "first.zip")
+    unpack(tmp_path / "first.zip", tmp_path / "there")
+    there = tmp_path / "there" / "convergence" / "runs" / run.name / "measured.json"
+    there.write_text('{"x": 1, "here": 2}')
+    (run / "measured.json").write_text('{"x": 5, "y": NaN}')
+    assert pack(found.path, tmp_path / "second.zip", only_new=True).runs == 1
+    unpack(tmp_path / "second.zip", tmp_path / "there")
+    assert json.loads(there.read_text()) == {"x": 1, "here": 2, "y": None}  # what is there stays
+    written = there.stat().st_mtime_ns
+    unpack(tmp_path / "second.zip", tmp_path / "there")
+    assert there.stat().st_mtime_ns == written
+
+
+def test_files_of_another_training_are_not_mixed_in(store, tmp_path):
+    """Weights that do not belong to a curve would be measured as if they did."""
+    found, _ = store
+    run = min((found.path / "runs").iterdir())
+    pack(found.path, tmp_path / "bare.zip")
+    for name in ("ours", "theirs"):
+        unpack(tmp_path / "bare.zip", tmp_path / name)
+    (run / "weights.safetensors").write_bytes(b"weights")
+    pack(found.path, tmp_path / "whole.zip")
+    theirs = tmp_path / "theirs" / "convergence" / "runs" / run.name / "summary.json"
+    theirs.write_text(json.dumps(json.loads(theirs.read_text()) | {"diverged_epoch": 7}))
+    for name in ("ours", "theirs"):
+        unpack(tmp_path / "whole.zip", tmp_path / name)
+    assert (tmp_path / "ours" / "convergence" / "runs" / run.name / "weights.safetensors").exists()
+    assert not (theirs.parent / "weights.safetensors").exists()
+
+
 def test_nothing_of_others_is_touched(store, tmp_path):
     (tmp_path / "x-2.zip").write_text("precious")
     half = store[0].path / "runs" / ".0123456789abcdef.1.tmp"

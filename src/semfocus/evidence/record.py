@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..lab.results import MEASURED, Run
 from ..training.convergence import summarise
-from ..training.files import StorageError, json_lines
+from ..training.files import StorageError, json_lines, write_together
 from ..training.run_directory import RUN_NAME, RunDirectory
 
 Rows = list[dict[str, Any]]
@@ -179,7 +179,6 @@ def write_run(record: Record, directory: RunDirectory) -> None:
         return
     if record.summary is None and (there := directory.metrics()) and there[-1]["epoch"] >= record.epoch:
         return
-    directory.path.mkdir(parents=True, exist_ok=True)
     tables: dict[str, Any] = {"config.json": record.config, "environment.json": record.environment}
     if record.measured:
         tables[MEASURED] = record.measured
@@ -187,8 +186,8 @@ def write_run(record: Record, directory: RunDirectory) -> None:
         tables["summary.json"] = record.summary
     # The seconds of all epochs are known by their sum alone.
     curve = [*record.rows[:-1], *({**row, "seconds": record.seconds} for row in record.rows[-1:])]
-    for name, rows in (("metrics.jsonl", curve), ("probe.jsonl", record.probes)):
-        if rows:
-            (directory.path / name).write_text(json_lines(rows), encoding="utf-8")
-    for name, value in tables.items():  # the summary last: a run that has one is whole
-        (directory.path / name).write_text(json.dumps(value, allow_nan=False) + "\n", encoding="utf-8")
+    lines = {"metrics.jsonl": json_lines(curve), "probe.jsonl": json_lines(record.probes)}
+    texts = {name: text for name, text in lines.items() if text}
+    texts |= {name: json.dumps(value, allow_nan=False) + "\n" for name, value in tables.items()}
+    # The summary last: a run that has one is whole.
+    write_together({directory.path / name: text.encode() for name, text in texts.items()})

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..training.files import StorageError, explained, names_in, write_atomic, write_json
+from ..training.files import StorageError, explained, finite, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
 from ..training.run_directory import RUN_NAME, SNAPSHOT, SNAPSHOTS, WEIGHTS, RunDirectory
 from .results import MEASURED
@@ -228,10 +229,11 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
     """
     target = store / "runs" / run
     with locked(store), explained(target, "write"):
-        if _is_over(RunDirectory(store, run)):
-            missing = {name: item for name, item in items.items() if not (target / name).exists()}
-            for name, item in missing.items():
-                write_atomic(target / name, archive.read(item))
+        here = RunDirectory(store, run)
+        if _is_over(here):
+            content = {name: archive.read(item) for name, item in items.items()}
+            if "summary.json" not in content or _table(content["summary.json"]) == here.summary():
+                _complete(target, content)
             return False
         if "summary.json" not in items or run in in_training(store):
             return False
@@ -243,6 +245,25 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
         target.parent.mkdir(exist_ok=True)
         os.replace(arriving, target)
     return True
+
+
+def _complete(target: Path, content: dict[str, bytes]) -> None:
+    """Adds the files that a run lacks, all of one training; and what was measured on it since."""
+    for name, data in content.items():
+        path = target / name
+        if not path.exists():
+            write_atomic(path, data)
+        elif name == MEASURED and not (theirs := _table(data)).keys() <= (ours := _table(path.read_bytes())).keys():
+            write_json(path, finite({**theirs, **ours}))
+
+
+def _table(data: bytes) -> dict[str, Any]:
+    """Nothing where it is damaged."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_over(run: RunDirectory) -> bool:
@@ -267,4 +288,4 @@ def _add_table(target: Path, data: bytes) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # not what it should be: ours stays
     if merged != ours:
-        write_json(target, merged)
+        write_json(target, finite(merged))
