@@ -321,6 +321,32 @@ def test_processes_that_shared_a_device(store, tmp_path):
         add(store, "quick", tmp_path / "other", wall=2 * total)
 
 
+@pytest.mark.parametrize("wall", [None, 0.5])
+def test_processes_that_shared_a_device_and_went_on_later(store, tmp_path, wall):
+    """The times before and after are each divided by how many shared the device then."""
+    whole = contents(store.path)
+    runs = sorted(folders(store))
+    for run in runs[:3]:
+        shutil.rmtree(store.path / "runs" / run)
+    for run in runs[3:5]:
+        unfinished(store.path / "runs" / run)
+    before = sum(one.own_seconds for one in evidence_of(store, tmp_path / "before").records.values())
+    add(store, "quick", tmp_path / "results", wall=before / 4)
+    for name, data in whole.items():
+        (store.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (store.path / name).write_bytes(data)
+    total = sum(one.own_seconds for one in evidence_of(store, tmp_path / "plain").records.values())
+    rest = (total - before) * (wall or 1.0)
+    added = add(store, "quick", tmp_path / "results", wall=rest if wall else None)
+    assert (added.new, added.better) == (3, 2)
+    records = evidence(tmp_path).records
+    assert sum(record.own_seconds for record in records.values()) == pytest.approx(before / 4 + rest, rel=1e-3)
+    assert {records[run].environment.get("sharing") for run in runs[:3]} == {wall and 2.0}
+    assert {records[run].environment["sharing"] for run in runs[5:]} == {4.0}
+    with pytest.raises(StorageError, match="--wall"):  # nothing is new
+        add(store, "quick", tmp_path / "results", wall=1.0)
+
+
 def evidence_of(store, into):
     add(store, "quick", into)
     return load(into / "two_tasks-quick")

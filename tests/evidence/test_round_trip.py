@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from two_tasks import TwoTasks, contents, find
 
 from semfocus import studies
@@ -17,8 +18,11 @@ from semfocus.lab.execute import ask, complete, execute, on_this_machine, plan
 from semfocus.lab.results import Results
 from semfocus.lab.store import Store
 from semfocus.report.page import build
+from semfocus.training import checkpoint
 from semfocus.training.files import StorageError
+from semfocus.training.groups import Group
 from semfocus.training.progress import Progress
+from semfocus.training.protocol import RunConfig
 
 
 def added(lab, into, study="two_tasks", name="quick"):
@@ -194,6 +198,28 @@ def test_a_disk_that_is_full_leaves_no_half_of_a_run(lab, tmp_path, monkeypatch)
     assert not [path for path in (tmp_path / "again").rglob("runs/*/*") if path.is_file()]
     monkeypatch.undo()
     assert evidence.restore(tmp_path / "again").statuses() == {"finished": 10}
+
+
+def test_restoring_leaves_the_curves_of_runs_that_go_on_from_a_checkpoint_here(lab, tmp_path):
+    """Cut back to the checkpoint, a curve would be joined from two trainings."""
+    added(lab, tmp_path / "results")
+    evidence = load(tmp_path / "results" / "two_tasks-quick")
+    over, half = list(evidence.records)[:2]
+    evidence.records[half] = replace(evidence.records[half], summary=None, rows=evidence.records[half].rows[:-1])
+    there = Store(tmp_path / "there", "two_tasks")
+    configs = [RunConfig.from_dict(evidence.records[run].config) for run in (over, half)]
+    group = Group(tuple(configs))
+    group.record(there.path)
+    checkpoint.save(group.folder(there.path), 1, {"x": torch.zeros(2)})
+    for run in (over, half):
+        there.run(run).path.mkdir(parents=True)
+        there.run(run).append("metrics.jsonl", [{"epoch": 0, "train_loss": 9.0}])
+    evidence.restore(tmp_path / "there")
+    assert there.run(over).is_finished()  # it was over: nothing is trained on top of it
+    assert there.run(half).metrics() == [{"epoch": 0, "train_loss": 9.0}]
+    checkpoint.remove(group.folder(there.path))
+    evidence.restore(tmp_path / "there")
+    assert len(there.run(half).metrics()) == len(evidence.records[half].rows)
 
 
 def test_a_study_of_which_nothing_has_begun_is_not_listed(tmp_path, capsys):

@@ -12,7 +12,7 @@ from ..lab.configs import config_of
 from ..lab.results import ArmResult, Results, Run
 from ..lab.store import Manifest, Store, merged_manifest, safe
 from ..training.files import StorageError, explained, write_json
-from ..training.locks import in_training, locked, locked_folder
+from ..training.locks import begun, in_training, locked, locked_folder
 from ..training.run_directory import RUN_NAME
 from ..training.strict import ConfigError
 from .compact import damaged, read_csv, read_json_lines, read_text, to_csv, to_json_lines, write_texts
@@ -83,7 +83,8 @@ class Evidence:
     def restore(self, root: Path) -> Results:
         """Rebuilds the study's folder under a lab's folder, without weights.
 
-        What is finished there, in training or further than ours stays as it is.
+        What is finished there, in training or further than ours stays as it is, and so does what has begun there and
+        is not over in ours: from a checkpoint it would go on with the beginning of another training.
         """
         store = Store(root, self.manifest["study"])
         name = safe(str(self.manifest["name"]))
@@ -91,9 +92,9 @@ class Evidence:
             store.add_manifest(self.manifest)
             if self.clock and not (store.path / CLOCK).exists():
                 write_json(store.path / CLOCK, self.clock)
-            busy = in_training(store.path)
+            busy, here = in_training(store.path), begun(store.path)
             for record in self.records.values():
-                if record.run not in busy:
+                if record.run not in (busy if record.summary is not None else here):
                     write_run(record, store.run(record.run))
         return Results(store, store.manifest(name))
 
@@ -209,7 +210,8 @@ def add(store: Store, name: str, into: Path, wall: float | None = None) -> Added
     """Adds what a lab's folder holds of one question to its evidence. No run that is there already is lost, but
     for those of arms that were planned anew since.
 
-    ``wall``: seconds in which the runs that are new trained, where several processes shared a device.
+    ``wall``: seconds in which the runs that are new or went on have trained since, where several processes shared a
+    device.
     """
     manifest = store.manifest(name)
     plain = manifest.to_dict()
@@ -227,8 +229,9 @@ def _join(
     """Adds a manifest, runs and times to a folder, which may be new."""
     old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
     new = {run: record for run, record in found.items() if run not in old.records}
-    if wall is not None:
-        new = shared(new, wall)
+    begun = {run: old.records[run] for run in found.keys() - new if found[run].went_on_from(old.records[run])}
+    found |= shared({run: found[run] for run in {**new, **begun}}, begun, wall)
+    new = {run: found[run] for run in new}
     both = {run: merged(old.records[run], record) for run, record in found.items() if run in old.records}
     better = sum(record != old.records[run] for run, record in both.items())
     times = {device: {**old.clock.get(device, {}), **clock.get(device, {})} for device in sorted({*old.clock, *clock})}
@@ -239,15 +242,29 @@ def _join(
     return Added(path, len(new), better, len(both) - better, len(records.keys() - planned), len(now.save()))
 
 
-def shared(records: Mapping[str, Record], wall: float) -> dict[str, Record]:
-    """Records that say how many populations trained at once, on average: the sum of their times over the real one."""
-    total = sum(record.own_seconds for record in records.values())
-    if not 0 < wall <= total:
+def shared(records: Mapping[str, Record], begun: Mapping[str, Record], wall: float | None) -> dict[str, Record]:
+    """Records that say how many populations trained at once, on average: the sum of their times over the real one.
+
+    Of those that had ``begun`` before, ``wall`` is the time since then, and what is known of the time before stays.
+    """
+    since = {
+        run: one.share_of_population - begun[run].share_of_population if run in begun else one.share_of_population
+        for run, one in records.items()
+    }
+    total = sum(since.values())
+    if wall is not None and not 0 < wall <= total:
         raise StorageError(
             f"--wall is {wall:g}; the new runs took {total:.0f} s one by one, and those that share a device take less"
         )
-    sharing = {"sharing": round(total / wall, 4)}
-    return {run: replace(one, environment={**one.environment, **sharing}) for run, one in records.items()}
+    at_once = 1.0 if wall is None else total / wall
+    found = dict(records)
+    for run, one in records.items():
+        if wall is not None or run in begun:
+            own = since[run] / at_once + (begun[run].own_seconds if run in begun else 0.0)
+            sharing = round(one.share_of_population / own, 4) if own else 1.0
+            environment = {name: value for name, value in one.environment.items() if name != "sharing"}
+            found[run] = replace(one, environment=environment | ({"sharing": sharing} if sharing != 1.0 else {}))
+    return found
 
 
 def _check_config(record: Record, run: Run, arm: ArmResult) -> None:

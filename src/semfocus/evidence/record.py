@@ -74,10 +74,19 @@ class Record:
         return summarise(self.rows) if self.is_classifier and self.rows else {}
 
     @property
+    def share_of_population(self) -> float:
+        """Its share of its population's seconds."""
+        return self.seconds / max(int(self.environment.get("population", 1)), 1)
+
+    @property
     def own_seconds(self) -> float:
         """Its share of the device's time: of its population's, and that may have shared the device with others."""
-        sharing = max(float(self.environment.get("sharing", 1.0)), 1.0)
-        return self.seconds / max(int(self.environment.get("population", 1)), 1) / sharing
+        return self.share_of_population / max(float(self.environment.get("sharing", 1.0)), 1.0)
+
+    def went_on_from(self, old: Record) -> bool:
+        """Is this the same training as an older record's, only further?"""
+        further = self.epoch > old.epoch or self.summary is not None
+        return old.summary is None and further and self.rows[:1] == old.rows[:1] and self.seconds >= old.seconds
 
 
 def record_of(run: Run, grids: bool) -> Record | None:

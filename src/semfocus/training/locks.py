@@ -65,12 +65,16 @@ def _held(path: Path) -> bool:
 
 def in_training(out: Path) -> set[str]:
     """The runs that some process is training into this folder now."""
-    found: set[str] = set()
-    for path in (out / "groups").glob("*/.lock"):
-        if not _held(path):
-            continue
-        try:
-            found.update(json.loads((path.parent / "group.json").read_text(encoding="utf-8"))["runs"])
-        except (OSError, ValueError, KeyError, TypeError):
-            found.add(path.parent.name)  # a run that trains alone: its group has its name
-    return found
+    return {run for path in (out / "groups").glob("*/.lock") if _held(path) for run in _runs_in(path.parent)}
+
+
+def begun(out: Path) -> set[str]:
+    """The runs whose training into this folder has begun and is not over: they go on from their checkpoints."""
+    return {run for path in (out / "groups").glob("*") for run in _runs_in(path)}
+
+
+def _runs_in(group: Path) -> set[str]:
+    try:
+        return set(json.loads((group / "group.json").read_text(encoding="utf-8"))["runs"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {group.name}  # a run that trains alone: its group has its name
