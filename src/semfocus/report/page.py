@@ -20,6 +20,7 @@ from ..lab.study import Study, listed
 from ..training.files import write_atomic
 from . import accuracy, curves, record, speed, times
 from .parts import Cell, Figure, Section, Table, leaves, paragraphs
+from .slim import rules
 from .style import COLOURS, DARK, ArmStyle, styles_of
 from .svg import inline, swatch, themed, with_legend
 from .verdicts import SIGNS, cards, tone
@@ -157,11 +158,13 @@ def environment(*folders: Path) -> Environment:
 def shared(sections: Sequence[Section]) -> dict[str, object]:
     """What every page's template needs: its figures, the style sheet and the colours."""
     figures = [part for part in leaves(sections) if isinstance(part, Figure)]
+    known = {name: style for figure in figures for name, style in rules(figure.svg).items()}
+    drawn_by = [f".plot .{name} {{ {themed(style)} }}" for name, style in known.items()]
     return {
         "drawn": {
             figure.name: Markup(inline(figure.svg, f"f{i}", _described(figure))) for i, figure in enumerate(figures)
         },
-        "css": Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        "css": Markup("\n".join([(HERE / "page.css").read_text(encoding="utf-8"), *drawn_by])),
         "colours": _variables(COLOURS),
         "dark_colours": _variables(DARK),
     }

@@ -1,7 +1,7 @@
 """Between matplotlib and the page: drawing with one look, and SVG that can stand inside HTML.
 
 A figure is kept as a plain SVG file. Inside a page its colours become the page's variables, so that it is legible on
-white and on black, and its ids get a prefix, so that two figures never share a clip path.
+white and on black, its ids get a prefix, so that two figures never share a clip path, and its rules are the page's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
 
 from .paths import shorter
+from .slim import slimmer
 from .style import COLOURS, INK, MUTED, RULE, ArmStyle, Entry
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def as_svg(canvas: Canvas) -> str:
     text = re.sub(r"(?<=data:image/png;base64,)[^\"]*", lambda found: _fewer_colours(found[0]), text)
     # Measured in DejaVu Sans, the widest of all: what fits in it fits in the reader's font too.
     text = re.sub(r"font-family: [^;\"]*;", "font-family: sans-serif;", text)
-    return re.sub(r"\n *", "\n", text)
+    return slimmer(re.sub(r"\n *", "\n", text))
 
 
 def _printable(text: str) -> str:
@@ -131,7 +132,7 @@ def _fewer_colours(png: str) -> str:
 
 
 def inline(svg: str, prefix: str, label: str) -> str:
-    """An SVG file's text for use inside a page. ``prefix`` has to be unique there."""
+    """An SVG file's text for use inside a page. ``prefix`` has to be unique there; its rules belong to the page."""
     text = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     text = re.sub(r' (xmlns(:xlink)?|version)="[^"]*"', "", text).replace("xlink:href", "href")
     text = re.sub(r'<g id="(k[0-9a-f]{8})(-\w+)?">', _classed, text)
