@@ -5,10 +5,12 @@ import json
 
 import pytest
 import torch
+from torch import func
 
 from semfocus import Banded, BlockLocal, FixedRandom, Full, RandomK, TopK, Transformer, attention, patterns
 from semfocus.diagnostics import Probe
 from semfocus.diagnostics.loss_surface import LossSurface
+from semfocus.model import ModelConfig
 from semfocus.training import RunConfig
 from semfocus.training.population import Population
 from semfocus.training.trainer import Trainer
@@ -108,6 +110,17 @@ def test_the_trainer_resumes_on_a_gpu(tmp_path, monkeypatch):
             assert [row["epoch"] for row in rows] == list(range(7))
             curves.append(torch.tensor([row["train_loss"] for row in rows], dtype=torch.float64))
         torch.testing.assert_close(*curves, atol=1e-4, rtol=0)
+
+
+def test_a_model_alone_under_torch_func():
+    """So many rows of so few members that the weights' gradients are cut into parts elsewhere."""
+    model = Transformer(ModelConfig(vocabulary=5, classes=2, width=16, mlp_width=16), TopK(2)).cuda().eval()
+    tokens = torch.randint(5, (26, 40), generator=torch.Generator().manual_seed(0)).cuda()
+    weights = {name: w.detach() for name, w in model.named_parameters()}
+    found = func.grad(lambda w: func.functional_call(model, w, (tokens,)).square().sum())(weights)
+    model(tokens).square().sum().backward()
+    for name, w in model.named_parameters():
+        torch.testing.assert_close(found[name], w.grad, atol=1e-4, rtol=1e-3)
 
 
 def test_memory_estimate_is_on_the_high_side():

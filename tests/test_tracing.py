@@ -58,6 +58,16 @@ def test_tangents_are_never_dropped(pattern, dual):
             attention(key=k, value=v, pattern=TopK(3), implementation="gathered", **arguments)
 
 
+def test_full_attention_with_tangents_is_nowhere_left_to_pytorch():
+    """None of its kernels has a forward-mode derivative, whatever the device."""
+    x = torch.empty(1, 1, 8, 4, device="meta")
+    with forward_ad.dual_level():
+        found = explain(x, x, x, Full())
+    assert found.choice == "reference"
+    assert "forward-mode" in found.reasons["sdpa"]
+    assert explain(x, x, x, Full()).choice == "sdpa"
+
+
 def test_explain_knows_of_transforms():
     x = torch.randn(1, 1, 600, 4)
     found = []

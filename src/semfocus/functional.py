@@ -302,7 +302,7 @@ def sdpa_cannot(problem: Problem, with_weights: bool) -> str | None:
             return f"attn_mask is {problem.mask.dtype}, query {problem.q.dtype}"
     if 0 in problem.q.shape or 0 in problem.k.shape:
         return "an axis has length 0"
-    if problem.q.device.type == "cpu" and forward_mode():
+    if forward_mode():
         return "it has no forward-mode derivative"
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from importlib.util import find_spec
 
@@ -92,8 +93,8 @@ def cannot(problem: Problem, with_weights: bool) -> str | None:
     widest = WIDEST_LONG_HEAD if is_long(p) else WIDEST_HEAD
     if p.q.shape[-1] > widest:
         return f"heads have width {p.q.shape[-1]}; it goes up to {widest}"
-    # The output's rows hold all heads.
-    if p.q.shape[-3:].numel() >= 2**31 or any(x.shape[-2] * x.stride(-2) >= 2**31 for x in (p.q, p.k, p.v)):
+    # The output's rows hold all heads. (Not ``numel``: it would fix the sizes that a trace has as symbols.)
+    if math.prod(p.q.shape[-3:]) >= 2**31 or any(x.shape[-2] * x.stride(-2) >= 2**31 for x in (p.q, p.k, p.v)):
         return "a head's matrix spans 2^31 elements or more"
     if is_long(p):
         return _cannot_long(p) or _cannot_mask_or_scale(p)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._tracing import no_derivative_rules
 from ..functional import attend
 from ..kernels import halves
 from ..patterns.base import Pattern
@@ -108,7 +109,8 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     That gradient sums over n, and one long sum per member keeps only a few multiprocessors busy.
     """
     m, n, i = x.shape
-    parts = gradient_parts(m, n, i, weight.shape[-1]) if x.device.type == "cuda" else 1
+    cut = x.device.type == "cuda" and no_derivative_rules() is None
+    parts = gradient_parts(m, n, i, weight.shape[-1]) if cut else 1
     if parts == 1:
         return torch.bmm(x, weight)
     out: Tensor = SplitProduct.apply(x, weight, parts)  # type: ignore[no-untyped-call]
