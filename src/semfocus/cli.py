@@ -16,6 +16,7 @@ examples:
   semfocus list                                        everything there is, one line each
   semfocus run convergence --size quick                does focus converge faster? 2 CPU cores, minutes
   semfocus run convergence --size small --device cuda  the same at the paper's size on two tasks
+  semfocus run all --size paper --device cuda          the whole paper, and what it lacks: many hours
   semfocus show "banded(5, global_tokens=1)"           who attends to whom
 """
 
@@ -108,9 +109,11 @@ def _look(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _study(commands: Commands[argparse.ArgumentParser]) -> None:
     run = commands.add_parser(
-        "run", help="run a study and write its page", description="Runs a study, or goes on with it; writes its page."
+        "run",
+        help="run a study, or all, and write its page",
+        description="Runs a study, or all of them, or goes on; writes a page for each, and an index of the folder.",
     )
-    run.add_argument("study", metavar="STUDY", help="one of `semfocus list studies`")
+    run.add_argument("study", metavar="STUDY", help="one of `semfocus list studies`, or all: one after another")
     run.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="lay over every run's config: model.width=32")
     run.add_argument(
         "--size", default="quick", metavar="SIZE", help="smoke, quick (default), small or paper (language_model: ptb)"

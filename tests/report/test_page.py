@@ -116,7 +116,7 @@ def test_labels_are_text_and_nothing_else(results: Results) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "$x^2$ &amp; $\\frac$</text>" in page  # in a figure, as typed
     for path in folder_of(results).iterdir():
-        assert re.fullmatch(r"[A-Za-z0-9_-]+\.(svg|csv)", path.name)
+        assert re.fullmatch(r"[A-Za-z0-9_-]+\.(svg|csv|json)", path.name)
         if path.suffix == ".svg":
             assert not ElementTree.parse(path).findall(".//{http://www.w3.org/2000/svg}script")
     assert {row["arm"] for row in numbers(folder_of(results) / "runs.csv")} == set(labels)

@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from semfocus.report.page import shared
 from semfocus.report.parts import Figure, Section
 from semfocus.report.slim import rules, slimmer
 from semfocus.report.svg import as_svg, drawing, plot
+from semfocus.report.templates import shared
 
 SHOWN = ("path", "use", "text", "image", "rect")
 

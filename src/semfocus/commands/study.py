@@ -6,11 +6,12 @@ import argparse
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..cli import UserError
+from ..registry import suggestion
 from .common import chosen_device, load_plugins, need, need_lab, one_sentence, stopping_after_the_epoch, users_code
 
 if TYPE_CHECKING:
@@ -24,34 +25,70 @@ if TYPE_CHECKING:
     from ..training.progress import Progress
 
 
+T = TypeVar("T")
+#: In the place of a study's name: every study.
+ALL = "all"
 STATUSES = ("finished", "diverged", "running", "stopped", "waiting")
 
 
 def run_study(options: argparse.Namespace) -> int:
-    """Plans, trains, times, judges, and writes the page."""
+    """Plans, trains, times, judges, and writes the page: of one study, or one after another of all that have the size.
+
+    All are planned before the first is trained, so that what one of them refuses is said at once.
+    """
     need_lab()
     load_plugins(options.plugin)
     if _followed(options):
         return 0
+    from ..lab.part import Part
+
+    part = Part(tuple(options.only), options.first_seeds)
+    with one_sentence():
+        planned = [_planned(name, options, part) for name in _chosen(options)]
+
+    def run(one: tuple[Study, Manifest]) -> None:
+        options.again = _again(options.out / one[0].name, options.plugin)
+        _one(*one, options.out, options, part)
+
+    status = _each(planned, run, go_on=len(planned) > 1 and _alone())
+    _dismiss(options)
+    return status
+
+
+def _chosen(options: argparse.Namespace) -> list[str]:
+    """The names of the studies to run."""
+    if options.study != ALL:
+        return [options.study]
+    from .. import studies
+
+    if options.only:
+        raise UserError("--only names panels of one study; leave it out, or name the study")
+    names = studies.names()
+    having = [name for name in names if options.size in getattr(studies.get(name), "sizes", ())]
+    if not having:
+        sizes = {size for name in names for size in getattr(studies.get(name), "sizes", ())}
+        raise UserError(f"size is {options.size!r}; {suggestion(options.size, sizes)}")
+    rest = [name for name in names if name not in having]
+    without = f"; without {', '.join(rest)}, which have no size {options.size}" if rest else ""
+    count = "1 study" if len(having) == 1 else f"{len(having)} studies"
+    print(f"{count}: {', '.join(having)}{without}\n", flush=True)
+    return having
+
+
+def _planned(name: str, options: argparse.Namespace, part: Part) -> tuple[Study, Manifest]:
     from .. import studies
     from ..lab.execute import ask, plan, with_what_was_recorded
-    from ..lab.part import Part
     from ..lab.store import Store
 
-    with one_sentence():
-        try:
-            with users_code():
-                study = studies.get(options.study)
-                question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
-                manifest = plan(study, question)
-                part = Part(tuple(options.only), options.first_seeds)
-                part.check(with_what_was_recorded(Store(options.out, study.name), manifest))
-        except ValueError as error:  # an unknown study, size or field
-            raise UserError(str(error)) from None
-        options.again = _again(options.out / study.name, options.plugin)
-        _one(study, manifest, options.out, options, part)
-    _dismiss(options)
-    return 0
+    try:
+        with users_code():
+            study = studies.get(name)
+            question = ask(study, options.size, options.seeds, options.overrides, [str(p) for p in options.plugin])
+            manifest = plan(study, question)
+            part.check(with_what_was_recorded(Store(options.out, study.name), manifest))
+    except ValueError as error:  # an unknown study, size or field
+        raise UserError(f"{name}: {error}" if options.study == ALL else str(error)) from None
+    return study, manifest
 
 
 def resume_studies(options: argparse.Namespace) -> int:
@@ -66,35 +103,40 @@ def resume_studies(options: argparse.Namespace) -> int:
     options.again = _again(options.directory, options.plugin)
     worked = False
 
-    def resume(store: Store, name: str) -> None:
+    def resume(asked: tuple[Store, str]) -> None:
         nonlocal worked
+        store, name = asked
         manifest = store.manifest(name)
         unfinished = any(run.summary is None for _, run in Results(store, manifest).every_run())
         if unfinished or not manifest.complete:
             _one(study_named(manifest.question.study), manifest, store.path.parent, options, WHOLE, resumed=True)
             worked = True
 
-    status = _each(options.directory, resume, go_on=_alone())
+    status = _each(_questions(options.directory), resume, go_on=_alone())
     _dismiss(options)
     if not worked and not status:
         print(f"nothing to resume: every study in {options.directory} is finished")
     return status
 
 
-def _each(directory: Path, treat: Callable[[Store, str], None], go_on: bool = True) -> int:
-    """Treats every question of a folder. One that cannot be does not keep the others waiting: it is said, and 2.
+def _questions(directory: Path) -> list[tuple[Store, str]]:
+    """Every question of a folder: the store it was asked in, and its name."""
+    from ..lab.store import stores
+
+    with one_sentence():
+        return [(store, name) for store in stores(directory) for name in store.names()]
+
+
+def _each(things: Sequence[T], treat: Callable[[T], None], go_on: bool = True) -> int:
+    """Treats one after another. One that cannot be does not keep the others waiting: it is said, and 2.
 
     Unless they shall not ``go_on``: then it ends the command.
     """
-    from ..lab.store import stores
-
     status = 0
-    with one_sentence():
-        asked = [(store, name) for store in stores(directory) for name in store.names()]
-    for store, name in asked:
+    for thing in things:
         try:
             with one_sentence():
-                treat(store, name)
+                treat(thing)
         except UserError as error:
             if not go_on:
                 raise
@@ -227,7 +269,8 @@ def show_status(options: argparse.Namespace) -> int:
 
     load_plugins(options.plugin)
 
-    def show(store: Store, name: str) -> None:
+    def show(asked: tuple[Store, str]) -> None:
+        store, name = asked
         results = Results(store, store.manifest(name))
         training = in_training(store.path)
 
@@ -241,7 +284,7 @@ def show_status(options: argparse.Namespace) -> int:
         print(f"{store.path.name}, {name}: {counts.total()} runs, {', '.join(parts)}")
         print(f"  {results.question.command} --out {shlex.quote(str(store.path.parent))}")
 
-    return _each(options.directory, show)
+    return _each(_questions(options.directory), show)
 
 
 def show_report(options: argparse.Namespace) -> int:
@@ -252,11 +295,12 @@ def show_report(options: argparse.Namespace) -> int:
 
     load_plugins(options.plugin)
 
-    def show(store: Store, name: str) -> None:
+    def show(asked: tuple[Store, str]) -> None:
+        store, name = asked
         results = Results(store, store.manifest(name))
         print(build(study_named(results.question.study), results))
 
-    return _each(options.directory, show)
+    return _each(_questions(options.directory), show)
 
 
 def study_named(name: str) -> Study:

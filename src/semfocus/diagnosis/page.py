@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..report.page import environment, shared
 from ..report.parts import Section, Table
+from ..report.templates import environment, shared
 from . import table, words
 from .figures import of_kept_mass, of_scores
 from .rows import Row

@@ -5,12 +5,9 @@ Next to the page lies a folder of its name with every figure as SVG and every fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from ..lab.claims import Judged
 from ..lab.missing import changed, missing
@@ -18,16 +15,15 @@ from ..lab.results import Results
 from ..lab.store import safe
 from ..lab.study import Study, listed
 from ..training.files import write_atomic
-from . import accuracy, curves, record, speed, times
+from . import accuracy, curves, index, record, speed, times
 from .parts import Cell, Figure, Section, Table, leaves, paragraphs
-from .slim import rules
-from .style import COLOURS, DARK, ArmStyle, styles_of
-from .svg import inline, swatch, themed, with_legend
-from .verdicts import SIGNS, cards, tone
+from .style import styles_of
+from .svg import with_legend
+from .templates import environment, shared
+from .verdicts import SIGNS, cards
 
 __all__ = ["Answer", "Cell", "Figure", "Section", "Table", "answer", "build"]
 
-HERE = Path(__file__).parent
 BESIDE = (
     "Every figure lies beside this page as SVG, and the numbers of every figure and table as CSV, in the folder {}."
 )
@@ -64,11 +60,13 @@ def answer(study: Study, results: Results, known: Sequence[Judged] | None = None
 
 
 def build(study: Study, results: Results) -> Path:
-    """Writes a study's page into its folder; returns where it lies."""
+    """Writes a study's page into its folder, and the index above it; returns where the page lies."""
     found = answer(study, results)
     path = results.store.page_path(results.question.name)
     _write_parts(found.sections, path.with_suffix(""))
     write_atomic(path, found.page().encode())
+    index.write_entry(study, results, found.judged, path.with_suffix(""))
+    index.build(results.store.path.parent)
     return path
 
 
@@ -139,48 +137,3 @@ def render(
         )
     )
     return page.lstrip()
-
-
-def environment(*folders: Path) -> Environment:
-    """For templates of this folder, and of others whose pages have the same parts."""
-    made = Environment(
-        loader=FileSystemLoader([HERE, *folders]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {"swatch": _swatch, "tone": tone}
-    made.tests |= {kind.__name__.lower(): _is(kind) for kind in (Cell, Figure, Section, Table)}
-    return made
-
-
-def shared(sections: Sequence[Section]) -> dict[str, object]:
-    """What every page's template needs: its figures, the style sheet and the colours."""
-    figures = [part for part in leaves(sections) if isinstance(part, Figure)]
-    known = {name: style for figure in figures for name, style in rules(figure.svg).items()}
-    drawn_by = [f".plot .{name} {{ {themed(style)} }}" for name, style in known.items()]
-    return {
-        "drawn": {
-            figure.name: Markup(inline(figure.svg, f"f{i}", _described(figure))) for i, figure in enumerate(figures)
-        },
-        "css": Markup("\n".join([(HERE / "page.css").read_text(encoding="utf-8"), *drawn_by])),
-        "colours": _variables(COLOURS),
-        "dark_colours": _variables(DARK),
-    }
-
-
-def _is(kind: type) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, kind)
-
-
-def _described(figure: Figure) -> str:
-    return f"{figure.name.replace('-', ' ')}. {figure.caption}".strip()
-
-
-def _swatch(style: ArmStyle) -> Markup:
-    return Markup(themed(swatch(style)))
-
-
-def _variables(colours: dict[str, str]) -> list[tuple[str, str]]:
-    return [(family.replace("_", "-"), colour) for family, colour in colours.items() if family != "full"]
