@@ -127,6 +127,7 @@ def _study(commands: Commands[argparse.ArgumentParser]) -> None:
         help="train only this part now, the rest later: even_pairs, 'listops:top-k(5)'; may be given again",
     )
     run.add_argument("--first-seeds", type=positive, metavar="N", help="train only the first N seeds now")
+    run.add_argument("--dry-run", action="store_true", help="say what would be trained, and stop")
     run.add_argument("--out", type=Path, default=Path("lab"), metavar="DIR", help="where to write (default: lab)")
     run.add_argument("--no-clock", action="store_true", help="do not time one step of each pattern at the end")
     _where(run)

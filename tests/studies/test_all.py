@@ -63,3 +63,29 @@ def test_one_that_fails_does_not_keep_the_others_waiting(two, tmp_path, capsys):
     assert run(tmp_path, *SMALL) == 2
     assert "semfocus: " in capsys.readouterr().err
     assert "budget/pages/" in (tmp_path / "index.html").read_text()
+
+
+def test_a_dry_run_says_what_is_missing_and_writes_nothing(two, tmp_path, capsys):
+    words = ["run", "convergence", "--size", "smoke", "--device", "cpu", "--no-clock", "--out", str(tmp_path)]
+    assert main([*words, *SMALL, "--dry-run"]) == 0
+    assert "10 of 10 runs to train; nothing was trained or written" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+    assert main([*words, *SMALL, "--first-seeds", "1"]) == 0
+    before = sorted(tmp_path.rglob("*"))
+    capsys.readouterr()
+    assert main([*words, *SMALL, "--dry-run"]) == 0
+    assert "5 of 10 runs to train" in capsys.readouterr().out
+    assert run(tmp_path, *SMALL, "--dry-run") == 0
+    assert "5 of 6 runs to train" in capsys.readouterr().out  # budget's full attention is that of its neighbour
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_runs_that_panels_share_count_once(tmp_path, capsys):
+    assert main(["run", "ablations", "--size", "paper", "--dry-run", "--out", str(tmp_path)]) == 0
+    assert "340 of 340 runs to train" in capsys.readouterr().out  # 20 panels of 20, of which 4 are the same
+
+
+def test_a_dry_run_refuses_what_a_run_would(two, tmp_path, capsys):
+    assert run(tmp_path, "model.widht=8", "--dry-run") == 2
+    assert "did you mean 'width'" in capsys.readouterr().err

@@ -47,6 +47,10 @@ def run_study(options: argparse.Namespace) -> int:
         planned = [_planned(name, options, part) for name in _chosen(options)]
 
     def run(one: tuple[Study, Manifest]) -> None:
+        if options.dry_run:
+            from .preview import preview
+
+            return preview(*one, options.out, part, print)
         options.again = _again(options.out / one[0].name, options.plugin)
         _one(*one, options.out, options, part)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..training.files import explained
@@ -19,19 +19,21 @@ def borrow(store: Store, configs: Sequence[Config], say: Callable[[str], None], 
     ``weights``: only those that still have them, for a study that measures trained models.
     Files are linked where the file system can, else copied: nothing changes a finished run's files in place.
     """
-    neighbours = [path for path in sorted(store.path.parent.glob("*/runs")) if path.parent != store.path]
-    taken = 0
-    for config in configs if neighbours else ():
-        own = store.run(config.hash)
-        if own.path.exists():
-            continue
-        theirs = (RunDirectory(path.parent, config.hash) for path in neighbours)
-        found = next((run for run in theirs if run.is_finished() and (run.has_weights() or not weights)), None)
-        if found is not None:
-            taken += _bring(found.path, own.path)
+    taken = sum(_bring(theirs.path, store.run(theirs.run).path) for theirs in lendable(store, configs, weights))
     if taken:
         say(f"{taken} runs are those of other studies in {store.path.parent}, and are not trained again")
     return taken
+
+
+def lendable(store: Store, configs: Sequence[Config], weights: bool = False) -> Iterator[RunDirectory]:
+    """Finished runs of neighbouring studies that this one has not begun itself, one for each such config."""
+    neighbours = [path.parent for path in sorted(store.path.parent.glob("*/runs")) if path.parent != store.path]
+    for config in configs if neighbours else ():
+        if not store.run(config.hash).path.exists():
+            theirs = (RunDirectory(path, config.hash) for path in neighbours)
+            found = next((run for run in theirs if run.is_finished() and (run.has_weights() or not weights)), None)
+            if found is not None:
+                yield found
 
 
 def _bring(source: Path, target: Path) -> int:
