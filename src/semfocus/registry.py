@@ -42,22 +42,32 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-def sources(*classes: type) -> dict[str, dict[str, str]]:
-    """A hash of the source of each class that is a user's, to tell it from an earlier one of its name; else nothing."""
-    found = {cls.__qualname__: text for cls in classes if (text := _source(cls))}
+def sources(*classes: type, whole: bool | None = None) -> dict[str, dict[str, str]]:
+    """A hash of the source of each class that is a user's, to tell it from an earlier one of its name; else nothing.
+
+    Of a plugin that is the ``whole`` file, which may hold functions it needs; of a class made elsewhere its own lines.
+    """
+    found = {cls.__qualname__: text for cls in classes if (text := _source(cls, whole))}
     return {"sources": found} if found else {}
 
 
 @lru_cache(maxsize=256)
-def _source(cls: type) -> str:
-    """Of a plugin the whole file, which may hold functions it needs; of a class made elsewhere its own lines."""
+def _source(cls: type, whole: bool | None) -> str:
     if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
         return ""
+    loaded: bytes | None = getattr(sys.modules.get(cls.__module__), CONTENT, None)
+    if whole is None:
+        whole = loaded is not None
     try:
-        text = getattr(sys.modules.get(cls.__module__), CONTENT, None) or inspect.getsource(cls).encode()
+        text = (loaded or _file_of(cls)) if whole else inspect.getsource(cls).encode()
     except (OSError, TypeError):
         return ""
     return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _file_of(cls: type) -> bytes:
+    with open(inspect.getfile(cls), "rb") as file:
+        return file.read()
 
 
 class Registry(Generic[T]):

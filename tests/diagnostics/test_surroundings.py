@@ -55,3 +55,22 @@ def test_points_where_scores_are_no_numbers_are_nan(model, tokens):
 def test_the_middle_must_be_the_model():
     with pytest.raises(ValueError, match=r"points is 10; it must be odd"):
         diagnostics.get("surroundings", points=10)
+
+
+def test_all_examples_at_once_take_no_more_room(model, tokens, monkeypatch):
+    """Where memory has room for a part of the examples, fewer points are looked at together."""
+    monkeypatch.setitem(square.ELEMENTS, "cpu", 64 * tokens.shape[1] * 16)
+    probe = Probe.of_model(model, tokens)
+    at_once, batch = square.room_for(probe, 9)
+    assert batch < len(tokens)
+    sizes = []
+    populations = square.OnSquare.populations
+
+    def seen(self, probe, together, compiled=False):
+        sizes.append(together)
+        return populations(self, probe, together, compiled)
+
+    monkeypatch.setattr(square.OnSquare, "populations", seen)
+    diagnostics.get("surroundings", points=3).measure(probe)
+    assert sizes == [max(1, at_once * batch // len(tokens))]
+    assert sizes[0] < at_once

@@ -347,6 +347,40 @@ def test_processes_that_shared_a_device_and_went_on_later(store, tmp_path, wall)
         add(store, "quick", tmp_path / "results", wall=1.0)
 
 
+def test_a_run_that_began_anew_costs_all_it_took(store, tmp_path):
+    """Before training the curves of both are equal; what it took before, it took for nothing."""
+    run = min(folders(store))
+    whole = contents(store.path / "runs" / run)
+    unfinished(store.path / "runs" / run)
+    begun = json.loads((store.path / "runs" / run / "metrics.jsonl").read_text().splitlines()[-1])
+    add(store, "quick", tmp_path / "results", wall=1e-3)
+    for name, data in whole.items():
+        (store.path / "runs" / run / name).write_bytes(data)
+    path = store.path / "runs" / run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["train_loss"] += 0.125 * (row["epoch"] == begun["epoch"])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    add(store, "quick", tmp_path / "results")
+    record = evidence(tmp_path).records[run]
+    assert record.own_seconds == record.share_of_population
+
+
+def test_a_population_that_grew(store, tmp_path):
+    """Its members' shares got smaller: the time since is not below 0."""
+    run = min(folders(store))
+    whole = contents(store.path / "runs" / run)
+    unfinished(store.path / "runs" / run)
+    add(store, "quick", tmp_path / "results")
+    for name, data in whole.items():
+        (store.path / "runs" / run / name).write_bytes(data)
+    path = store.path / "runs" / run / "environment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "population": 1000}))
+    with pytest.raises(StorageError, match="took 0 s one by one"):
+        add(store, "quick", tmp_path / "results", wall=1.0)
+    assert add(store, "quick", tmp_path / "results").better == 1
+
+
 def evidence_of(store, into):
     add(store, "quick", into)
     return load(into / "two_tasks-quick")

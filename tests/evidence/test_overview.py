@@ -55,3 +55,13 @@ def test_no_figure_of_anything_else(tmp_path, study, size):
 
 def test_a_task_on_which_full_attention_has_not_run_is_left_out(tmp_path):
     assert overview(Summary([built(trained(tmp_path, *ARMS[1:], study="convergence", size="paper"))])) is None
+
+
+def test_sizes_are_not_mixed(tmp_path):
+    """What was tuned at a small size says nothing beside what ran at the paper's."""
+    plain = built(trained(tmp_path / "a", ARMS[0], ARMS[-1], study="convergence", size="paper"))
+    tuned = built(trained(tmp_path / "b", ARMS[0], ARMS[-1], study="fair", size="quick"))
+    summary = Summary([plain, tuned])
+    assert "both tuned" not in words(overview(summary))
+    assert summary.race("even_pairs", "learning rate and scale tuned") is None
+    assert Summary([tuned]).race("even_pairs", "learning rate and scale tuned") is not None

@@ -212,6 +212,13 @@ def test_files_of_another_training_are_not_mixed_in(store, tmp_path):
         unpack(tmp_path / "whole.zip", tmp_path / name)
     assert (tmp_path / "ours" / "convergence" / "runs" / run.name / "weights.safetensors").exists()
     assert not (theirs.parent / "weights.safetensors").exists()
+    (run / "measured.json").write_text('{"x": 1}')
+    assert pack(found.path, tmp_path / "later.zip", only_new=True).runs == 1
+    for name in ("ours", "theirs", "empty"):
+        unpack(tmp_path / "later.zip", tmp_path / name)
+    assert (tmp_path / "ours" / "convergence" / "runs" / run.name / "measured.json").exists()
+    assert not (theirs.parent / "measured.json").exists()
+    assert not (tmp_path / "empty" / "convergence" / "runs").exists()  # what was measured on a run is no run
 
 
 def test_nothing_of_others_is_touched(store, tmp_path):

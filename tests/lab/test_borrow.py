@@ -1,8 +1,11 @@
 """Studies of one folder share what they train."""
 
+import json
+
 from test_store import QUIET, smoke
 
 from semfocus.lab.execute import ask, execute, on_this_machine
+from semfocus.lab.measure import measure_runs
 from semfocus.report.page import build
 from semfocus.studies.convergence import Convergence
 from semfocus.studies.loss_surface import LossSurface
@@ -47,10 +50,24 @@ def test_finished_runs_are_taken_and_unfinished_ones_are_not(tmp_path):
 def test_one_study_s_measurements_stay_its_own(tmp_path):
     first = smoke(tmp_path)
     _, results, _ = run_neighbour(tmp_path, [])
-    from semfocus.lab.measure import measure_runs
-
     measure_runs([run for _, run in results.every_run()], "here", lambda run: {"x": 1}, lambda text: None)
     assert not any((run.directory.path / "measured.json").exists() for _, run in first.every_run())
+
+
+def test_what_others_measure_meanwhile_stays(tmp_path):
+    """Brought by ``unpack``, say, after this process has read what there was."""
+    results = smoke(tmp_path)
+    runs = [run for _, run in results.every_run()]
+    path = runs[-1].directory.path / "measured.json"
+    assert runs[-1].measured == {}
+
+    def measured(run):
+        path.write_text('{"theirs": {"y": 2}}')
+        return {"x": 1}
+
+    measure_runs(runs, "ours", measured, lambda text: None)
+    assert json.loads(path.read_text()) == {"theirs": {"y": 2}, "ours": {"x": 1}}
+    assert runs[-1].measured == {"theirs": {"y": 2}, "ours": {"x": 1}}
 
 
 def test_who_measures_models_takes_none_without_weights(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from semfocus import Full, Pattern, TopK, load_run, patterns
+from semfocus import Full, Pattern, TopK, load_run, patterns, plugins
 from semfocus.cli import main
 from semfocus.lab.claims import Contrast, Faster, against
 from semfocus.lab.execute import ask, plan
@@ -17,8 +17,9 @@ from semfocus.lab.study import Arm, Size, Study, arm, joined_patterns
 from semfocus.tasks import Task
 from semfocus.tasks.base import TaskError
 from semfocus.training.files import StorageError
-from semfocus.training.protocol import read_pattern
+from semfocus.training.protocol import RunConfig, read_pattern, run_name
 from semfocus.training.strict import ConfigError
+from semfocus.training.trainer import Trainer
 
 SMALL = {"task": {"length": 8}, "model": {"width": 8, "blocks": 1}, "train": {"epochs": 2}}
 PAIR = (arm("even_pairs", Full(), SMALL), arm("even_pairs", TopK(3), SMALL))
@@ -86,6 +87,34 @@ def test_runs_of_a_file_that_has_changed_are_not_judged_by_the_new_one(tmp_path,
     assert main(["report", str(lab), *joined]) == 0
     assert "has changed since" not in page.read_text()
     assert load_run(own)
+
+
+def test_a_run_knows_its_code_under_another_version_and_as_a_module(tmp_path, monkeypatch):
+    """Named by the config as it was then, and by the file; a script that imports the file has the same code."""
+    file = tmp_path / "own_module.py"
+    file.write_text(PATTERN.format(rule="<= 7").replace("NearKeys", "OftenKnown"))
+    plugins.load(file)
+    config = replace(PAIR[0].config, pattern=patterns.get("often_known"), train=replace(PAIR[0].config.train, epochs=1))
+    Trainer(tmp_path, device="cpu").run([config])
+    run = tmp_path / "runs" / config.hash
+    assert load_run(run)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    __import__("own_module")  # registers its class in the plugin's place
+    again = RunConfig.load(run / "config.json")
+    assert again.hash != config.hash
+    assert load_run(run)
+    # A field that came later, or went: the name is that of what is written.
+    older = {**json.loads((run / "config.json").read_text()), "precision": "ieee"}
+    older["model"].pop("soft_cap")
+    name = run_name(older, config.code)
+    run.rename(run.with_name(name))
+    run = run.with_name(name)
+    (run / "config.json").write_text(json.dumps(older))
+    assert load_run(run)
+    file.write_text(PATTERN.format(rule="== 3").replace("NearKeys", "OftenKnown"))
+    plugins.load(file)
+    with pytest.raises(StorageError, match="changed since it was trained"):
+        load_run(run)
 
 
 def test_two_files_with_one_name(tmp_path, capsys):

@@ -21,7 +21,7 @@ STUDY = studies.get("convergence")
 
 def indexed(results: Results) -> str:
     build(STUDY, results)
-    return (results.store.path.parent / index.NAME).read_text(encoding="utf-8")
+    return index.build(results.store.path.parent).read_text(encoding="utf-8")
 
 
 def entry_of(results: Results):
@@ -108,3 +108,18 @@ def test_the_command_writes_it(results: Results) -> None:
     lab = results.store.path.parent
     assert main(["report", str(lab)]) == 0
     assert len(links((lab / index.NAME).read_text(encoding="utf-8"))) > 1
+
+
+def test_anothers_file_stays_and_is_no_reason_to_fail(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    lab = results.store.path.parent
+    path = lab / index.NAME
+    path.write_text("<h1>my site</h1>")
+    assert main(["report", str(lab)]) == 0
+    found = capsys.readouterr()
+    assert found.out.split() == [str(results.store.page_path("smoke"))]
+    assert "index.html is another's file and stays" in found.err
+    assert path.read_text() == "<h1>my site</h1>"
+    path.unlink()
+    path.mkdir()
+    assert main(["report", str(lab)]) == 0
+    assert "no index of all pages: cannot write" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from semfocus.report.parts import Figure, Section
-from semfocus.report.slim import rules, slimmer
+from semfocus.report.slim import SVG, XLINK, rules, slimmer
 from semfocus.report.svg import as_svg, drawing, plot
 from semfocus.report.templates import shared
 
@@ -86,3 +86,12 @@ def test_a_page_has_the_rules_of_all_its_figures():
         assert used
         assert all(f".plot .{name} {{" in found["css"] for name in used)
         assert "<style" not in text
+
+
+def test_a_colour_is_no_name():
+    """Of a hatch, say; and a link may lead out of the picture."""
+    body = '<rect fill="#1f77b4" id="a"/><a xlink:href="#elsewhere"><use xlink:href="#a" fill="url(#none)"/></a>'
+    slim = slimmer(f'<svg xmlns="{SVG}" xmlns:xlink="{XLINK}"><defs/>{body}</svg>')
+    assert 'fill="#1f77b4" id="d0"' in slim
+    assert 'href="#elsewhere"' in slim
+    assert 'href="#d0" fill="url(#none)"' in slim

@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import torch
 
+from semfocus import load_run
 from semfocus.lab.execute import ask, execute, on_this_machine
 from semfocus.lab.results import Results
+from semfocus.studies import loss_surface
 from semfocus.studies.loss_surface import AROUND, NAME, LossSurface
 from semfocus.training.progress import Progress
 
@@ -59,3 +62,38 @@ def test_runs_without_weights_do_not_stop_the_others(results):
     assert found.pop(bare.directory.run) == set()
     assert all(names == {NAME, AROUND} for names in found.values())
     assert said[0] == "loss_surface: 1 of 4 models came without weights; to measure them, train them again"
+
+
+def test_what_nobody_measured_is_missing_and_counts(results):
+    """Not "in no seed did both reach": nobody knows."""
+    for _, run in results.every_run():
+        (run.directory.path / "weights.safetensors").unlink()
+        end_with(run, 1.0)
+    STUDY.measure(results, "cpu", lambda text: None)
+    (line,) = lines(again(results))
+    assert (line.outcome, line.note) == ("missing", "not measured")
+
+
+def test_where_the_loss_is_not_finite_it_is_steepest(results, monkeypatch):
+    """Such a seed stays in the comparison: leaving it out would favour whoever explodes."""
+    top = results.arm("even_pairs, relu", "top-k(5)").runs[0]
+    measure = loss_surface.Surface.measure
+
+    def exploding(self, probe):
+        found = measure(self, probe)
+        if torch.equal(probe.model.embedding, load_run(top.directory.path).embedding):
+            found["lipschitz"][-1]["p95"] = float("inf")
+        return found
+
+    monkeypatch.setattr(loss_surface.Surface, "measure", exploding)
+    STUDY.measure(results, "cpu", lambda text: None)
+    for _, run in results.every_run():
+        end_with(run, 1.0)
+    found = again(results)
+    assert (
+        found.arm("even_pairs, relu", "top-k(5)").runs[0].measured[NAME]["lipschitz"][-1]["p95"]
+        == loss_surface.STEEPEST
+    )
+    (line,) = lines(found)
+    assert line.seeds == 2
+    assert all(isinstance(section.title, str) for section in STUDY.sections(found))

@@ -191,6 +191,20 @@ def _one(
     for sentence in missing(results):
         say(f"missing: {sentence}")
     say(f"the page: {page}")
+    if index := _indexed(root):
+        say(f"all pages: {index}")
+
+
+def _indexed(root: Path) -> Path | None:
+    """Writes the index above all pages. Where that cannot be, it is said: no reason for a study to fail."""
+    from ..report import index
+    from ..training.files import StorageError
+
+    try:
+        return index.build(root)
+    except StorageError as error:
+        print(f"semfocus: no index of all pages: {error}", file=sys.stderr)
+        return None
 
 
 def _followed(options: argparse.Namespace) -> bool:
@@ -304,7 +318,11 @@ def show_report(options: argparse.Namespace) -> int:
         results = Results(store, store.manifest(name))
         print(build(study_named(results.question.study), results))
 
-    return _each(_questions(options.directory), show)
+    questions = _questions(options.directory)
+    status = _each(questions, show)
+    for root in dict.fromkeys(store.path.parent for store, _ in questions):
+        _indexed(root)
+    return status
 
 
 def study_named(name: str) -> Study:

@@ -41,7 +41,8 @@ class Surroundings(OnSquare):
         if probe.tokens is None:
             raise ValueError("surroundings needs tokens: Probe.of_model(model, tokens)")
         found = []
-        at_once, _ = room_for(probe, self.points**2)
+        at_once, batch = room_for(probe, self.points**2)
+        at_once = max(1, at_once * batch // len(probe.tokens))  # all examples in one pass, for quantiles over all
         for model, points in self.populations(probe, at_once):
             tokens = probe.tokens.expand(len(model.patterns), -1, -1)  # (m, b, t)
             found += [_at(one) for one in Probe.of_population(model, tokens)[:points]]

@@ -229,8 +229,10 @@ def _join(
     """Adds a manifest, runs and times to a folder, which may be new."""
     old = load(path) if (path / MANIFEST).exists() else Evidence(path, plain)
     new = {run: record for run, record in found.items() if run not in old.records}
-    begun = {run: old.records[run] for run in found.keys() - new if found[run].went_on_from(old.records[run])}
-    found |= shared({run: found[run] for run in {**new, **begun}}, begun, wall)
+    there = {run: old.records[run] for run in found.keys() - new}
+    again = {run: found[run] for run, known in there.items() if _replaces(found[run], known)}
+    begun = {run: there[run] for run, record in again.items() if record.went_on_from(there[run])}
+    found |= shared({**new, **again}, begun, wall)
     new = {run: found[run] for run in new}
     both = {run: merged(old.records[run], record) for run, record in found.items() if run in old.records}
     better = sum(record != old.records[run] for run, record in both.items())
@@ -242,13 +244,18 @@ def _join(
     return Added(path, len(new), better, len(both) - better, len(records.keys() - planned), len(now.save()))
 
 
+def _replaces(record: Record, old: Record) -> bool:
+    return record.is_another_than(old) and merged(old, record) is record
+
+
 def shared(records: Mapping[str, Record], begun: Mapping[str, Record], wall: float | None) -> dict[str, Record]:
     """Records that say how many populations trained at once, on average: the sum of their times over the real one.
 
     Of those that had ``begun`` before, ``wall`` is the time since then, and what is known of the time before stays.
     """
     since = {
-        run: one.share_of_population - begun[run].share_of_population if run in begun else one.share_of_population
+        # At least 0: since then its population may have grown.
+        run: max(one.share_of_population - (begun[run].share_of_population if run in begun else 0.0), 0.0)
         for run, one in records.items()
     }
     total = sum(since.values())

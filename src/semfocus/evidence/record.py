@@ -84,9 +84,14 @@ class Record:
         return self.share_of_population / max(float(self.environment.get("sharing", 1.0)), 1.0)
 
     def went_on_from(self, old: Record) -> bool:
-        """Is this the same training as an older record's, only further?"""
+        """Is this the same training as an older record's, only further? One that began anew parts from it."""
         further = self.epoch > old.epoch or self.summary is not None
-        return old.summary is None and further and self.rows[:1] == old.rows[:1] and self.seconds >= old.seconds
+        same = [row for row in self.rows if row["epoch"] == old.epoch] == old.rows[-1:]
+        return old.summary is None and further and same and self.seconds >= old.seconds
+
+    def is_another_than(self, old: Record) -> bool:
+        """Has it other epochs than an older record of its run, or another end?"""
+        return (self.summary, self.rows) != (old.summary, old.rows)
 
 
 def record_of(run: Run, grids: bool) -> Record | None:
@@ -160,8 +165,7 @@ def merged(old: Record, new: Record) -> Record:
 
     What was measured on the loser's weights stays only if both are the same training.
     """
-    same = (old.summary, old.rows) == (new.summary, new.rows)
-    if same:
+    if not new.is_another_than(old):
         measured = {
             name: _fuller(old.measured.get(name), new.measured.get(name)) for name in {**old.measured, **new.measured}
         }

@@ -240,15 +240,16 @@ class Summary:
         return f"**Convergence ratios, task by task.** {text}\n\n{table(columns, rows)}"
 
     def race(self, panel: str, kind: Kind) -> Race | None:
-        """Of the paper's size, if any, and of the study that tried most arms; convergence before others."""
+        """Of the study that tried most arms, convergence before others.
+
+        What has run at the paper's size is compared at that size alone: a row of a table mixes no sizes.
+        """
         every = [
-            (is_full_size(one), race)
-            for one in self.built
-            for race in one.races
-            if (race.panel, race.kind) == (panel, kind) and race.seeds
+            (is_full_size(one), race) for one in self.built for race in one.races if race.panel == panel and race.seeds
         ]
-        best = max(every, key=lambda found: (found[0], found[1].tried), default=None)
-        return None if best is None else best[1]
+        size = any(full for full, _ in every)
+        found = [race for full, race in every if full == size and race.kind == kind]
+        return max(found, key=lambda race: race.tried, default=None)
 
     def _rest(self) -> str:
         known = {one.study for one in self.built}

@@ -78,6 +78,7 @@ def _pack_store(writer: _Writer, store: Store, weights: bool, only_new: bool) ->
         marks = {f"{folder.name}/{name}:{_size(folder / name)}": name for name in _names(store, folder, weights)}
         chosen = [name for mark, name in marks.items() if not (only_new and mark in known)]
         if chosen:
+            chosen = list(dict.fromkeys(["summary.json", *chosen]))  # by which another training is told from this one
             writer.add([(f"{store.path.name}/runs/{folder.name}/{name}", folder / name) for name in chosen])
             runs += 1
         new |= marks.keys()
@@ -228,14 +229,16 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
     A run that is being trained here is left to its trainer.
     """
     target = store / "runs" / run
+    if "summary.json" not in items:
+        return False
     with locked(store), explained(target, "write"):
         here = RunDirectory(store, run)
         if _is_over(here):
             content = {name: archive.read(item) for name, item in items.items()}
-            if "summary.json" not in content or _table(content["summary.json"]) == here.summary():
+            if _table(content["summary.json"]) == here.summary():
                 _complete(target, content)
             return False
-        if "summary.json" not in items or run in in_training(store):
+        if "config.json" not in items or run in in_training(store):  # what was measured on a run is no run
             return False
         arriving = store / f".arriving-{run}-{os.getpid()}"
         shutil.rmtree(arriving, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Probe
@@ -11,6 +12,7 @@ from ..model import Transformer
 from ..training.data import make_split
 from ..training.files import finite, write_json
 from ..training.load import load_run
+from ..training.locks import locked
 from .results import MEASURED, Run
 
 #: Seconds between lines about progress.
@@ -39,12 +41,17 @@ def measure_runs(
     if waiting:
         say(f"measuring {name} on {len(waiting)} trained models")
     for number, run in enumerate(waiting, 1):
-        found = finite(function(run))
-        run.measured[name] = found
-        write_json(run.directory.path / MEASURED, run.measured)
+        _keep(run, name, finite(function(run)))
         if time.monotonic() - said >= LINE_EVERY:
             said = time.monotonic()
             say(f"measured {number} of {len(waiting)}")
+
+
+def _keep(run: Run, name: str, found: Any) -> None:
+    """Beside what others have measured, or brought by ``unpack``, since this run was read."""
+    with locked(run.directory.path.parents[1]):
+        run.measured.update({**replace(run).measured, name: found})
+        write_json(run.directory.path / MEASURED, run.measured)
 
 
 def probe_of(run: Run, examples: int, device: str = "cpu", *, untrained: bool = False) -> Probe:

@@ -164,8 +164,7 @@ class ArmResult:
     @cached_property
     def changed(self) -> bool:
         """Has a user's pattern or task changed since runs of this arm were trained? They are named by its source."""
-        own = bool(self.arm.config.own_sources)
-        return own and any(run.directory.run != self.arm.with_seed(run.seed).hash for run in self.over)
+        return not all(run.directory.was_trained_with(self.arm.config.code) for run in self.over)
 
     @cached_property
     def reach(self) -> Reach | None:

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from ..patterns import Pattern
 from ..patterns.full import Full
-from ..registry import sources
 from ..text.tokens import BYTES
 from ..training.protocol import plain_data, read_pattern, run_name
 from ..training.strict import at_least, build, refuse_unknown
@@ -163,16 +162,13 @@ class LanguageConfig:
 
     @property
     def hash(self) -> str:
-        """The name of the run. A text is known by its content, not by where it lies, a user's pattern by its source."""
-        plain = self.to_dict() | self.own_sources
-        if self.text.sha256:
-            plain["corpus"] = ""
-        return run_name(plain)
+        """The name of the run: equal configs, equal names. A user's pattern is known by its source, too."""
+        return run_name(self.to_dict(), self.code)
 
     @property
-    def own_sources(self) -> dict[str, dict[str, str]]:
-        """Of a user's pattern, nothing of ours."""
-        return sources(type(self.pattern))
+    def code(self) -> tuple[type, ...]:
+        """What may be a user's own."""
+        return (type(self.pattern),)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> LanguageConfig:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..training.files import StorageError, explained
-from ..training.run_directory import WEIGHTS, load_weights
+from ..training.run_directory import WEIGHTS, RunDirectory, load_weights
 from .config import LanguageConfig
 from .decoder import Decoder
 
@@ -19,11 +19,13 @@ def load_decoder(directory: str | Path, device: torch.device | str = "cpu") -> D
     model = load_decoder("lab/language_model/runs/0f3a...")
     logits = model(tokens)  # tokens (b, t) -> (b, t, vocabulary)
     """
-    path = Path(directory)
+    path = Path(directory).resolve()
     if not (path / WEIGHTS).is_file():
         raise StorageError(f"{path} holds no weights; train the run to its end with train.keep_weights=true")
     with explained(path, "read"):
         config = _config(path / "config.json")
+    if not RunDirectory(path.parent.parent, path.name).was_trained_with(config.code):
+        raise StorageError(f"{path}: its pattern has changed since it was trained; load the file as it was")
     model = Decoder(config.model, config.text.vocabulary, config.pattern, config.seed).to(device)
     load_weights(model, path)
     return model.eval()

@@ -1,7 +1,7 @@
 """One page above all pages of a folder: ``DIR/index.html``, with every claim, its verdict, and where it is explained.
 
 Beside each page lies ``claims.json``, what the page says in short. The index is made of these files alone, so that it
-is written anew after every page and judges nothing a second time.
+judges nothing a second time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from urllib.parse import quote
 from ..lab.claims import Judged, in_short
 from ..lab.results import Results
 from ..lab.study import Study
-from ..training.files import write_atomic, write_json
+from ..training.files import StorageError, explained, write_atomic, write_json
+from ..training.locks import locked_folder
 from .parts import paragraphs
 from .templates import environment, style_sheet
 from .verdicts import SIGNS
 
 NAME = "index.html"
 CLAIMS = "claims.json"
+#: By which our index is told from another's file of its name.
+MARK = "semfocus: the index of a laboratory"
 
 
 class Found(TypedDict):
@@ -73,11 +76,19 @@ def _found(judged: Judged, size: str) -> Found:
 
 
 def build(root: Path) -> Path:
-    """Writes the index of a folder from what lies beside its pages; returns where it lies."""
+    """Writes the index of a folder from what lies beside its pages; returns where it lies.
+
+    Another's file of that name stays. Processes that end together take turns, so that the last one knows all pages.
+    """
     template = environment().get_template("index.html.jinja")
     path = root / NAME
-    text = template.render(entries=list(_entries(root)), signs=SIGNS, css=style_sheet())
-    write_atomic(path, text.lstrip().encode())
+    with locked_folder(root), explained(path, "write"):
+        if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+            raise StorageError(
+                f"{path} is another's file and stays; choose another folder to have an index of its pages"
+            )
+        text = template.render(entries=list(_entries(root)), signs=SIGNS, css=style_sheet(), mark=MARK)
+        write_atomic(path, text.lstrip().encode())
     return path
 
 

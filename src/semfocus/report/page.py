@@ -60,13 +60,12 @@ def answer(study: Study, results: Results, known: Sequence[Judged] | None = None
 
 
 def build(study: Study, results: Results) -> Path:
-    """Writes a study's page into its folder, and the index above it; returns where the page lies."""
+    """Writes a study's page into its folder, and beside it what an index says of it; returns where the page lies."""
     found = answer(study, results)
     path = results.store.page_path(results.question.name)
     _write_parts(found.sections, path.with_suffix(""))
     write_atomic(path, found.page().encode())
     index.write_entry(study, results, found.judged, path.with_suffix(""))
-    index.build(results.store.path.parent)
     return path
 
 

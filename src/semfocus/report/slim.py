@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 #: Names by which a page finds an arm's line or band, and words inside a plot.
 MEANT = re.compile(r"k[0-9a-f]{8}(-\w+)?|note-\d+")
-REFERENCE = re.compile(r"(?<=url\(#)[^)]+|^#(.+)")
+IN_A_VALUE = re.compile(r"(?<=url\(#)[^)]+")
+IN_A_LINK = re.compile(r"(?<=^#).+")
 #: A style that stands once costs less where it is.
 REPEATED = 2
 
@@ -50,8 +51,8 @@ def rules(svg: str) -> dict[str, str]:
 
 
 def _rename(root: ElementTree.Element) -> None:
-    values = [value for element in root.iter() for value in element.attrib.values()]
-    used = {found[1] or found[0] for value in values for found in REFERENCE.finditer(value)}
+    values = [item for element in root.iter() for item in element.attrib.items()]
+    used = {name for key, value in values for name in _reference(key).findall(value)}
     number = count()
     short = {e.get("id"): f"d{next(number)}" for e in root.iter() if e.get("id") in used}
     for element in root.iter():
@@ -61,11 +62,12 @@ def _rename(root: ElementTree.Element) -> None:
         elif not MEANT.fullmatch(name):
             element.attrib.pop("id", None)
         for key, value in element.attrib.items():
-            element.set(key, REFERENCE.sub(lambda found: _renamed(found, short), value))
+            element.set(key, _reference(key).sub(lambda found: short.get(found[0], found[0]), value))
 
 
-def _renamed(found: re.Match[str], short: dict[str | None, str]) -> str:
-    return f"#{short[found[1]]}" if found[1] else short[found[0]]
+def _reference(key: str) -> re.Pattern[str]:
+    """Names that an attribute refers to. Only in a link does a # begin one: in others it begins a colour."""
+    return IN_A_LINK if key.rpartition("}")[2] == "href" else IN_A_VALUE
 
 
 def _round(element: ElementTree.Element) -> None:

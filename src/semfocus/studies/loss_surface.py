@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from semfocus.diagnostics.base import Diagnostic
 from semfocus.diagnostics.loss_surface import PERCENTILES
 from semfocus.diagnostics.loss_surface import LossSurface as Surface
 from semfocus.diagnostics.surroundings import QUANTITIES, Surroundings
@@ -30,6 +31,9 @@ BUDGET = 5
 #: Grid points to a side, and training examples; of the loss, and of what the theory's bounds are made of.
 GRID = {"smoke": (5, 25), "quick": (21, 250), "small": (200, 5000), "paper": (200, 5000)}
 COARSE = {"smoke": (3, 25), "quick": (11, 128), "small": (11, 128), "paper": (11, 128)}
+#: Stands for a slope beyond all numbers of float32.
+STEEPEST = 1e60
+NONE_LEARNT = f"in no seed did both reach {100 * LEVEL:g} % of the training examples"
 #: What the figures show, and what the quantities are called in the table.
 SHOWN = ("dispersion_q75", "separation_q25", "W")
 CALLED = {
@@ -95,14 +99,18 @@ class LossSurface(Study):
         around = Surroundings(points=coarse)
         runs = [run for _, run in results.every_run()]
 
-        def losses(run: Run) -> dict[str, Any]:
+        def measured(run: Run, diagnostic: Diagnostic, count: int) -> dict[str, Any]:
             with precision(run.directory.config().precision):  # the function that was trained
-                found = surface.measure(probe_of(run, examples, device))
+                return diagnostic.measure(probe_of(run, count, device))
+
+        def losses(run: Run) -> dict[str, Any]:
+            found = measured(run, surface, examples)
             found["losses"] = [[round(value, 5) for value in row] for row in found["losses"]]
+            found["lipschitz"] = [{name: _steepest(v) for name, v in row.items()} for row in found["lipschitz"]]
             return found
 
         measure_runs(runs, NAME, losses, say)
-        measure_runs(runs, AROUND, lambda run: around.measure(probe_of(run, few, device)), say)
+        measure_runs(runs, AROUND, lambda run: measured(run, around, few), say)
 
     def claims(self, results: Results) -> list[Claim]:
         return [
@@ -114,7 +122,7 @@ class LossSurface(Study):
                         panel,
                         f"top-k({BUDGET}) over full, square of half-width {radius:g}",
                         partial(_log_ratio, panel=panel, radius=radius),
-                        otherwise=f"in no seed did both reach {100 * LEVEL:g} % of the training examples",
+                        otherwise=NONE_LEARNT if _all_measured(results, panel) else "",
                     )
                     for panel in results.panels
                     for radius in RADII[results.question.size]
@@ -127,6 +135,15 @@ class LossSurface(Study):
 
     def sections(self, results: Results) -> list[Section]:
         return [_surfaces(results), _percentiles(results), _centres(results), _around(results)]
+
+
+def _steepest(slope: float) -> float:
+    """Where the loss is not finite: a number, since infinity cannot be kept, and a seed without one is left out."""
+    return STEEPEST if slope == math.inf else slope
+
+
+def _all_measured(results: Results, panel: str) -> bool:
+    return all(NAME in run.measured for a in results.in_panel(panel) for run in a.finished)
 
 
 def _slope(run: Run, radius: float, percentile: int) -> float | None:

@@ -128,6 +128,7 @@ def members_that_fit(config: RunConfig, device: torch.device) -> int:
     """How many members a population of such runs may have, by an estimate of what one step keeps in memory."""
     if device.type != "cuda":
         return CPU_MEMBERS
+    torch.cuda.empty_cache()  # what populations before have left counts as taken
     free, _ = torch.cuda.mem_get_info(device)
     return max(1, int(MEMORY_SHARE * free / bytes_per_member(config, keeps_scores(config))))
 

@@ -32,7 +32,7 @@ def load_run(directory: str | Path, device: torch.device | str = "cpu") -> Trans
         state = "has no weights (packed without them?)" if run.is_finished() else "is not finished"
         raise StorageError(f"{path} {state}; train it again to get its model")
     config = run.config()
-    if config.own_sources and config.hash != path.name:
+    if not run.was_trained_with(config.code):
         raise StorageError(f"{path}: its pattern or task has changed since it was trained; load the file as it was")
     model = Transformer(config.model_config(), config.pattern, config.seed, device=device)
     load_weights(model, path)

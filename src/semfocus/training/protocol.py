@@ -18,7 +18,7 @@ import dataclasses
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -198,13 +198,13 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """The name of the run: equal configs, equal names. A user's pattern or task is known by its source, too."""
-        return run_name(self.to_dict() | self.own_sources)
+        return run_name(self.to_dict(), self.code)
 
     @property
-    def own_sources(self) -> dict[str, dict[str, str]]:
-        """Of a user's pattern or task, nothing of ours."""
+    def code(self) -> tuple[type, ...]:
+        """What may be a user's own."""
         task = () if self.task.name == TEXT_TASK else (tasks.registry.find(self.task.name),)
-        return sources(type(self.pattern), *task)
+        return type(self.pattern), *task
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> RunConfig:
@@ -242,10 +242,16 @@ def plain_data(config: Any) -> dict[str, Any]:
     return plain
 
 
-def run_name(plain: Mapping[str, Any]) -> str:
-    """What a run is called by everything that it is known by."""
+def run_name(plain: Mapping[str, Any], code: Sequence[type], whole: bool | None = None) -> str:
+    """What a run is called by everything that it is known by: its config, and the source of what is a user's own.
+
+    A text is known by its content, not by where it lies. ``whole``: see ``registry.sources``.
+    """
+    known = {**plain, **sources(*code, whole=whole)}
+    if plain.get("text", {}).get("sha256"):
+        known["corpus"] = ""
     try:
-        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(known, sort_keys=True, separators=(",", ":"))
     except TypeError as error:
         raise ConfigError(
             f"the config of pattern {plain['pattern']['name']!r} cannot be kept ({error}); a knob must be a number, a "

@@ -17,9 +17,10 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from ..registry import sources
 from .convergence import summarise
 from .files import StorageError, append_lines, explained, finite, keep_lines, read_lines, write_atomic, write_json
-from .protocol import RunConfig
+from .protocol import RunConfig, run_name
 
 WEIGHTS = "weights.safetensors"
 SNAPSHOTS = "snapshots"
@@ -61,6 +62,23 @@ class RunDirectory:
 
     def config(self) -> RunConfig:
         return RunConfig.load(self.path / "config.json")
+
+    def was_trained_with(self, code: Sequence[type]) -> bool:
+        """Is what is a user's own among these classes as it was then?
+
+        The folder's name says so, which is made of the config, as it was written then, and of their source: that of
+        their file, if it was a plugin, else that of their lines.
+        """
+        if not sources(*code):
+            return True
+        path = self.path / "config.json"
+        with explained(path, "read"):
+            text = path.read_bytes()
+        try:
+            plain = dict(json.loads(text))
+            return self.run in {run_name(plain, code, whole) for whole in (True, False)}
+        except (ValueError, TypeError, AttributeError):
+            raise StorageError(f"{path} is damaged; delete the folder {self.path} and run the study again") from None
 
     def is_finished(self) -> bool:
         return (self.path / "summary.json").exists()
