@@ -7,6 +7,7 @@ import pytest
 from two_tasks import TwoTasks
 
 from semfocus.lab.execute import ask, complete, execute, on_this_machine, time_steps
+from semfocus.lab.store import Store
 from semfocus.training.progress import Progress
 
 
@@ -27,3 +28,8 @@ def lab(trained: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     shutil.copytree(trained, tmp_path / "lab")
     return tmp_path / "lab"
+
+
+@pytest.fixture
+def store(lab: Path) -> Store:
+    return Store(lab, "two_tasks")

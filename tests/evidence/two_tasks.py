@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from semfocus import Full, TopK
+from semfocus.evidence.folder import Evidence, load
 from semfocus.lab.claims import AsAccurate, Faster, against
+from semfocus.lab.store import Store
 from semfocus.lab.study import Size, Study, arm
 from semfocus.studies._sizes import TINY
 
@@ -38,3 +40,18 @@ def find(name: str) -> Study:
 
 def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def folders(store: Store) -> dict[str, Path]:
+    return {run.name: run for run in (store.path / "runs").iterdir()}
+
+
+def unfinished(folder: Path, lines: int = 2) -> None:
+    """As if the run were still in training."""
+    (folder / "summary.json").unlink()
+    kept = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)[:lines]
+    (folder / "metrics.jsonl").write_text("".join(kept))
+
+
+def evidence(tmp_path: Path) -> Evidence:
+    return load(tmp_path / "results" / "two_tasks-quick")

@@ -50,7 +50,8 @@ def measure_runs(
 def _keep(run: Run, name: str, found: Any) -> None:
     """Beside what others have measured, or brought by ``unpack``, since this run was read."""
     with locked(run.directory.path.parents[1]):
-        run.measured.update({**replace(run).measured, name: found})
+        now = replace(run).measured  # of a new reader, who has not looked yet
+        run.measured.update({**now, name: found})
         write_json(run.directory.path / MEASURED, run.measured)
 
 

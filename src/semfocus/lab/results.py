@@ -57,8 +57,7 @@ class Run:
         if summary is not None and summary["status"] == "finished":
             epochs = summary.get("epochs", rows[-1]["epoch"] if rows else None)
             if not rows or rows[-1]["epoch"] != epochs or _gap([row["epoch"] for row in rows]):
-                path = self.directory.path
-                raise StorageError(f"{path / 'metrics.jsonl'} is damaged; delete the folder {path} and run again")
+                raise self.directory.damaged("metrics.jsonl")
         for row in rows:
             for column in ("train_accuracy", "heldout_accuracy"):
                 if not isinstance(row.get(column, 0.0), int | float | None):
@@ -74,10 +73,10 @@ class Run:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Where it was trained, and with what. A result whose origin is lost is none."""
-        path = self.directory.path / "environment.json"
-        found = self._table("environment.json")
-        if not found and path.exists():
-            raise StorageError(f"{path} is damaged; delete the folder {path.parent} and run the study again")
+        name = "environment.json"
+        found = self._table(name)
+        if not found and (self.directory.path / name).exists():
+            raise self.directory.damaged(name)
         return found
 
     @cached_property

@@ -78,7 +78,11 @@ class RunDirectory:
             plain = dict(json.loads(text))
             return self.run in {run_name(plain, code, whole) for whole in (True, False)}
         except (ValueError, TypeError, AttributeError):
-            raise StorageError(f"{path} is damaged; delete the folder {self.path} and run the study again") from None
+            raise self.damaged(path.name) from None
+
+    def damaged(self, name: str) -> StorageError:
+        """What to raise where one of its files cannot be read."""
+        return StorageError(f"{self.path / name} is damaged; delete the folder {self.path} and run the study again")
 
     def is_finished(self) -> bool:
         return (self.path / "summary.json").exists()
@@ -96,7 +100,7 @@ class RunDirectory:
                 return data
         except (ValueError, KeyError, TypeError):
             pass
-        raise StorageError(f"{path} is damaged; delete the folder {self.path} and run the study again")
+        raise self.damaged(path.name)
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_lines(self.path / "metrics.jsonl")
