@@ -2,15 +2,20 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 from two_tasks import contents
 
 from semfocus.cli import main
-from semfocus.evidence.check import OTHER, SAME, Tolerance, check, compared, find, tolerance_for
+from semfocus.evidence import rounding
+from semfocus.evidence.check import OTHER, SAME, Checked, Compared, Tolerance, check, compared, find, tolerance_for
 from semfocus.evidence.folder import add, load
+from semfocus.evidence.rounding import spread, train_copies
+from semfocus.lab.configs import config_of
 from semfocus.lab.store import Store
 from semfocus.training.files import StorageError
+from semfocus.training.progress import Progress
 
 
 @pytest.fixture
@@ -49,9 +54,77 @@ def test_the_command_says_both_curves_and_ends_with_1_where_they_disagree(folder
     (folder / "curves.csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
     assert main(arguments) == 1
     printed = capsys.readouterr().out
-    assert "1 of 12 values disagree" in printed
-    assert "DISAGREES" in printed
+    assert printed.count("1 of 12 values disagree") == 2  # before and after the copies
+    assert printed.count("DISAGREES") == 2
     assert contents(folder).keys() == before.keys()
+
+
+def test_what_copies_reach_too_cannot_be_told_from_rounding(folder, capsys, monkeypatch):
+    run = next(iter(load(folder).records))
+    lines = gzip.decompress((folder / "curves.csv.gz").read_bytes()).decode().splitlines(keepends=True)
+    place = next(i for i, line in enumerate(lines) if line.startswith(f"{run},2,"))
+    cells = lines[place].split(",")
+    cells[2] = repr(float(cells[2]) + 0.01)
+    lines[place] = ",".join(cells)
+    (folder / "curves.csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    monkeypatch.setitem(rounding.UNITS, "ieee", 0.5)  # as if products were rounded to one digit
+    assert main(["results", "check", str(folder), run, "--device", "cpu", "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("DISAGREES") == printed.count("  sensitive\n") == 1
+    assert "11 of 12 values agree, 1 cannot be told from rounding" in printed
+
+
+def test_copies_that_are_not_moved_are_the_run(folder):
+    record = next(iter(load(folder).records.values()))
+    config = config_of(record.config)
+    for curve in train_copies(config, 2, 0.0, "cpu", 1, Progress(None)):
+        assert max(one.difference for one in compared(record.rows, curve, SAME)) < 1e-6
+    moved = train_copies(config, 2, 0.1, "cpu", 1, Progress(None))
+    assert len({curve[-1]["train_loss"] for curve in moved}) == rounding.COPIES
+    assert 1e-4 < spread(moved, record.rows, 2, "train_loss") < 1
+
+
+def test_a_wrong_rate_is_no_rounding(folder):
+    record = next(iter(load(folder).records.values()))
+    config = config_of(record.config)
+    wrong = replace(config, optimiser=replace(config.optimiser, learning_rate=config.optimiser.learning_rate * 1.5))
+    stored = train_copies(wrong, 2, 0.0, "cpu", 1, Progress(None))[0]
+    checked = Checked(config, compared(stored, record.rows, SAME), SAME, record.rows, rounding.UNITS["ieee"])
+    assert checked.may_be_rounding
+    assert checked.beside_copies("cpu", 1).wrong > 0
+
+
+@pytest.mark.parametrize(
+    ("difference", "copies", "agrees", "sensitive"),
+    [(0.009, None, True, False), (0.02, None, False, False), (0.02, 0.007, False, True), (0.02, 0.006, False, False)],
+)
+def test_which_values_are_sensitive(difference, copies, agrees, sensitive):
+    one = Compared(3, "train_loss", 0.5, 0.5 + difference, tolerance=0.01, copies=copies)
+    assert (one.agrees, one.sensitive) == (agrees, sensitive)
+
+
+def test_copies_explain_nothing_before_training_and_no_divergence(folder):
+    record = next(iter(load(folder).records.values()))
+    config, again = config_of(record.config), [{**row} for row in record.rows]
+    again[0]["train_loss"] += 0.5
+    early = Checked(config, compared(record.rows, again, SAME), SAME, again, 0.5)
+    assert not early.may_be_rounding
+    assert early.beside_copies("cpu", 1).wrong == 1
+    assert not Compared(2, "train_loss", None, 0.5, 0.01, copies=1e9).sensitive
+
+
+def test_what_rounding_is():
+    gpu, cpu = {"cuda": "13.0", "precision": "tf32"}, {"cuda": None, "precision": "tf32"}
+    exact = {"cuda": "13.0", "precision": "ieee"}
+    assert rounding.unit(gpu, cpu, alike=False) == rounding.unit(cpu, gpu, alike=False) == 2**-10
+    assert rounding.unit(gpu, gpu, alike=True) == rounding.unit(cpu, cpu, alike=True) == 2**-23
+    assert rounding.unit(exact, cpu, alike=False) == 2**-23
+
+
+def test_copies_that_broke_are_left_out():
+    run = [{"epoch": epoch, "train_loss": 0.5} for epoch in range(4)]
+    copy = [{"epoch": epoch, "train_loss": loss} for epoch, loss in enumerate([0.5, float("nan"), 0.75, float("inf")])]
+    assert [spread([copy], run, epoch, "train_loss") for epoch in range(4)] == [0.0, 0.25, 0.25, 0.25]
 
 
 def test_another_seed_is_noticed(folder):

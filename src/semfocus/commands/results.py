@@ -77,8 +77,9 @@ def check_result(options: argparse.Namespace) -> int:
     need_lab()
     from rich.console import Console
 
-    from ..evidence.check import HEADER, check, epochs_compared, find
+    from ..evidence.check import COPIES_HEADER, HEADER, check, epochs_compared, find
     from ..evidence.folder import load
+    from ..evidence.rounding import COPIES
     from ..lab.configs import config_of
     from ..training.progress import Progress
 
@@ -101,6 +102,16 @@ def check_result(options: argparse.Namespace) -> int:
         f"tolerance: {allowed.loss:g} of a loss, {allowed.accuracy:g} of an accuracy, and after epoch 0 also "
         f"{allowed.share:g} of the stored curve's range over neighbouring epochs"
     )
-    said = f"{found.wrong} of {len(found.values)} values disagree"
-    print(said if found.wrong else f"all {len(found.values)} values agree")
+    if found.may_be_rounding:
+        print(
+            f"{found.said()}; {COPIES} copies of the run, their weights moved by up to {found.unit:.0e} of their size, "
+            "show what rounding does to it",
+            flush=True,
+        )
+        with one_sentence(), Progress(Console(), until=epochs) as progress:
+            found = found.beside_copies(device, options.threads, progress)
+        print(COPIES_HEADER)
+        for one in found.outside:
+            print(one.beside_copies())
+    print(found.said())
     return 1 if found.wrong else 0

@@ -7,15 +7,17 @@ A value agrees if it differs from the stored one by at most
 On the same kind of device (a GPU: the same model, and the commit and torch the run had) only the order of additions
 may differ. Elsewhere products are rounded otherwise, and a run that leaves its plateau may do so a little earlier or
 later; so there the curve's own steepness is allowed. Before training there is nothing to be early for: at epoch 0
-only the floor counts, and a wrong config or seed is noticed. ``docs/reproduction.md`` says what the numbers were
-taken from.
+only the floor counts, and a wrong config or seed is noticed. Where a later value is further away, copies of the run
+show how far rounding alone moves it there (rounding.py): up to ``TIMES`` as far it is called sensitive, not wrong.
+``docs/reproduction.md`` says what the numbers were taken from.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,11 @@ from ..lab.store import Store
 from ..training.environment import short
 from ..training.files import StorageError
 from ..training.progress import Progress
+from ..training.protocol import RunConfig
 from ..training.run_directory import RUN_NAME
 from .folder import Evidence
 from .record import Record
+from .rounding import spread, train_copies, unit
 
 COMPARED = ("train_loss", "train_accuracy", "heldout_loss", "heldout_accuracy")
 
@@ -54,6 +58,9 @@ class Tolerance:
 
 SAME = Tolerance(loss=1e-4, accuracy=1e-3, share=0.05)
 OTHER = Tolerance(loss=2e-3, accuracy=1e-2, share=1.0)
+#: Copies are few: the stored run may be so many times as far away as the furthest of them. Of honest values whose
+#: deviations are normal one in 54 is further (numerically, for three copies).
+TIMES = 3.0
 
 
 @dataclass(frozen=True)
@@ -65,21 +72,37 @@ class Compared:
     stored: float | None
     again: float | None  # None: not finite
     tolerance: float
+    copies: float | None = None  # how far copies of the run are from it; None: none were trained
+
+    @property
+    def difference(self) -> float:
+        if self.stored is None or self.again is None:
+            return 0.0 if self.stored is self.again else math.inf
+        return abs(self.stored - self.again)
 
     @property
     def agrees(self) -> bool:
-        if self.stored is None or self.again is None:
-            return self.stored is self.again
-        return abs(self.stored - self.again) <= self.tolerance
+        return self.difference <= self.tolerance
+
+    @property
+    def sensitive(self) -> bool:
+        """Too far away for the tolerance, and not for what rounding does."""
+        return not self.agrees and self.copies is not None and self.difference <= TIMES * self.copies
 
     def shown(self) -> str:
         stored, again = ("not finite" if v is None else f"{v:.6f}" for v in (self.stored, self.again))
-        apart = "-" if self.stored is None or self.again is None else f"{abs(self.stored - self.again):.1e}"
+        apart = "-" if self.stored is None or self.again is None else f"{self.difference:.1e}"
         verdict = "agrees" if self.agrees else "DISAGREES"
         numbers = f"{stored:>10}  {again:>10}  {apart:>10}  {self.tolerance:9.1e}"
         return f"{self.epoch:5}  {self.column:16}  {numbers}  {verdict}"
 
+    def beside_copies(self) -> str:
+        copies = "-" if self.copies is None else f"{self.copies:.1e}"
+        verdict = "sensitive" if self.sensitive else "DISAGREES"
+        return f"{self.epoch:5}  {self.column:16}  {self.difference:10.1e}  {copies:>10}  {verdict}"
 
+
+COPIES_HEADER = "epoch  value             difference      copies"
 HEADER = "epoch  value                 stored       again  difference  tolerance"
 
 
@@ -115,12 +138,48 @@ def epochs_compared(config: Config, epochs: int) -> int:
 class Checked:
     """What became of a check."""
 
+    config: Config
     values: Sequence[Compared]
     tolerance: Tolerance
+    again: Sequence[Mapping[str, Any]]  # the new curve
+    unit: float  # how far rounding moves a number in either training, relative to its size
+
+    @property
+    def outside(self) -> list[Compared]:
+        return [one for one in self.values if not one.agrees]
 
     @property
     def wrong(self) -> int:
-        return sum(not one.agrees for one in self.values)
+        return sum(not one.sensitive for one in self.outside)
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Could copies explain what is outside? Not before training; and of language models there are none."""
+        return bool(self.outside) and self.outside[0].epoch > 0 and isinstance(self.config, RunConfig)
+
+    def beside_copies(self, device: str, threads: int | None, progress: Progress | None = None) -> Checked:
+        """With copies of the run trained as far."""
+        if not isinstance(self.config, RunConfig):
+            raise TypeError("there are copies of classifiers only")
+        until = max(row["epoch"] for row in self.again)
+        curves = train_copies(self.config, until, self.unit, device, threads, progress or Progress(None))
+        values = [
+            replace(one, copies=spread(curves, self.again, one.epoch, one.column)) if one.epoch else one
+            for one in self.values
+        ]
+        return replace(self, values=values)
+
+    def said(self) -> str:
+        """The last line."""
+        of = len(self.values)
+        if self.wrong:
+            return f"{self.wrong} of {of} values disagree"
+        if not self.outside:
+            return f"all {of} values agree"
+        return (
+            f"{of - len(self.outside)} of {of} values agree, {len(self.outside)} cannot be told from rounding: "
+            f"the copies are as far from the run there, within a factor of {TIMES:g}"
+        )
 
 
 def check(record: Record, epochs: int, device: str, threads: int | None, progress: Progress | None = None) -> Checked:
@@ -134,12 +193,13 @@ def check(record: Record, epochs: int, device: str, threads: int | None, progres
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder), "check")
         _train(config, wanted, store, device, threads, progress or Progress(None))
-        again = Run(config.seed, store.run(config.hash))
-        tolerance = tolerance_for(record.environment, again.environment)
-        found = compared(record.rows, again.directory.metrics(), tolerance)
+        run = Run(config.seed, store.run(config.hash))
+        again, environment = run.directory.metrics(), run.environment
+    tolerance = tolerance_for(record.environment, environment)
+    found = compared(record.rows, again, tolerance)
     if not found:
         raise StorageError(f"run {record.run} has no stored epoch among the first {wanted}")
-    return Checked(found, tolerance)
+    return Checked(config, found, tolerance, again, unit(record.environment, environment, alike=tolerance is SAME))
 
 
 def _train(config: Config, epochs: int, store: Store, device: str, threads: int | None, progress: Progress) -> None:
