@@ -193,7 +193,12 @@ def _results(commands: Commands[argparse.ArgumentParser]) -> None:
     restore.add_argument("directory", type=Path, metavar="LAB")
     restore.set_defaults(command=("results", "restore_results"))
 
-    check = verbs.add_parser("check", help="train a run's first epochs again and compare them")
+    check = verbs.add_parser(
+        "check",
+        help="train a run's first epochs again and compare them",
+        description="Trains a run's first epochs again and compares them with its stored curve. Where they disagree, three "
+        "copies of the run show how far rounding alone moves it. Status 1: they disagree by more than that.",
+    )
     check.add_argument("folder", type=Path, metavar="RESULTS", help="results/<study>-<size>")
     check.add_argument("run", metavar="RUN", help="its name, as in runs.csv")
     check.add_argument("--epochs", type=positive, default=5, metavar="N", help="default: 5")
