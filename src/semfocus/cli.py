@@ -196,8 +196,8 @@ def _results(commands: Commands[argparse.ArgumentParser]) -> None:
     check = verbs.add_parser(
         "check",
         help="train a run's first epochs again and compare them",
-        description="Trains a run's first epochs again and compares them with its stored curve. Where they disagree, three "
-        "copies of the run show how far rounding alone moves it. Status 1: they disagree by more than that.",
+        description="Trains a run's first epochs again and compares them with its stored curve. Where they disagree, "
+        "three copies of the run show how far rounding alone moves it. Status 1: they disagree by more than that.",
     )
     check.add_argument("folder", type=Path, metavar="RESULTS", help="results/<study>-<size>")
     check.add_argument("run", metavar="RUN", help="its name, as in runs.csv")
