@@ -23,6 +23,16 @@ def folder(lab, tmp_path):
     return add(Store(lab, "two_tasks"), "quick", tmp_path / "results").path
 
 
+def shift_loss(folder, run, by):
+    """Changes the stored training loss after epoch 2."""
+    lines = gzip.decompress((folder / "curves.csv.gz").read_bytes()).decode().splitlines(keepends=True)
+    place = next(i for i, line in enumerate(lines) if line.startswith(f"{run},2,"))
+    cells = lines[place].split(",")
+    cells[2] = repr(float(cells[2]) + by)
+    lines[place] = ",".join(cells)
+    (folder / "curves.csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
+
+
 def test_every_arm_comes_back(folder):
     evidence = load(folder)
     runs = {arm["label"]: arm["runs"]["1"] for arm in evidence.manifest["arms"]}
@@ -46,12 +56,7 @@ def test_the_command_says_both_curves_and_ends_with_1_where_they_disagree(folder
     arguments = ["results", "check", str(folder), run, "--device", "cpu", "--threads", "1"]
     assert main(arguments) == 0
     assert "all 12 values agree" in capsys.readouterr().out
-    lines = gzip.decompress((folder / "curves.csv.gz").read_bytes()).decode().splitlines(keepends=True)
-    place = next(i for i, line in enumerate(lines) if line.startswith(f"{run},2,"))
-    cells = lines[place].split(",")
-    cells[2] = repr(float(cells[2]) + 0.1)
-    lines[place] = ",".join(cells)
-    (folder / "curves.csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    shift_loss(folder, run, 0.1)
     assert main(arguments) == 1
     printed = capsys.readouterr().out
     assert printed.count("1 of 12 values disagree") == 2  # before and after the copies
@@ -61,12 +66,7 @@ def test_the_command_says_both_curves_and_ends_with_1_where_they_disagree(folder
 
 def test_what_copies_reach_too_cannot_be_told_from_rounding(folder, capsys, monkeypatch):
     run = next(iter(load(folder).records))
-    lines = gzip.decompress((folder / "curves.csv.gz").read_bytes()).decode().splitlines(keepends=True)
-    place = next(i for i, line in enumerate(lines) if line.startswith(f"{run},2,"))
-    cells = lines[place].split(",")
-    cells[2] = repr(float(cells[2]) + 0.01)
-    lines[place] = ",".join(cells)
-    (folder / "curves.csv.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    shift_loss(folder, run, 0.01)
     monkeypatch.setitem(rounding.UNITS, "ieee", 0.5)  # as if products were rounded to one digit
     assert main(["results", "check", str(folder), run, "--device", "cpu", "--threads", "1"]) == 0
     printed = capsys.readouterr().out
@@ -82,6 +82,14 @@ def test_copies_that_are_not_moved_are_the_run(folder):
     moved = train_copies(config, 2, 0.1, "cpu", 1, Progress(None))
     assert len({curve[-1]["train_loss"] for curve in moved}) == rounding.COPIES
     assert 1e-4 < spread(moved, record.rows, 2, "train_loss") < 1
+
+
+def test_a_copy_that_breaks_has_no_rows_from_there_on(folder):
+    config = config_of(next(iter(load(folder).records.values())).config)
+    broken = replace(config, optimiser=replace(config.optimiser, learning_rate=1e30))
+    assert [[row["epoch"] for row in curve] for curve in train_copies(broken, 2, 0.0, "cpu", 1, Progress(None))] == [
+        [0]
+    ] * rounding.COPIES
 
 
 def test_a_wrong_rate_is_no_rounding(folder):

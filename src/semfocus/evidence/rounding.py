@@ -46,10 +46,7 @@ def train_copies(
         population = Population([config] * COPIES, device)
         if population.device.type == "cpu":
             population.watch = progress.within
-            if threads:
-                torch.set_num_threads(threads)
-            else:
-                choose_threads(population)
+            choose_threads(population, threads)
         move(population, moved)
         progress.plan(COPIES, COPIES * config.train.epochs)
         return _curves(population, epochs, progress)
@@ -71,6 +68,7 @@ def move(population: Population, by: float) -> None:
 
 
 def _curves(population: Population, epochs: int, progress: Progress) -> list[Rows]:
+    """As a run's curve, without what no check compares; a copy that broke has no rows from there on."""
     config = population.configs[0].train
     curves: list[Rows] = [[] for _ in population.configs]
     for done in range(epochs + 1):
@@ -80,12 +78,13 @@ def _curves(population: Population, epochs: int, progress: Progress) -> list[Row
             continue
         columns: dict[str, list[float]] = {}
         for split in ("train", "heldout"):
-            measured = population.evaluate(split)
-            columns |= {f"{split}_loss": measured.loss.tolist(), f"{split}_accuracy": measured.accuracy.tolist()}
-        for i, curve in enumerate(curves):
-            curve.append({"epoch": done, **{name: values[i] for name, values in columns.items()}})
+            found = population.evaluate(split).columns(split)
+            columns |= {name: column.tolist() for name, column in found.items()}
+        alive = [i for i, lives in enumerate(population.alive.tolist()) if lives]
+        for i in alive:
+            curves[i].append({"epoch": done, **{name: values[i] for name, values in columns.items()}})
         if done:
-            progress.epoch(done, config.epochs, [curve[-1] for curve in curves], COPIES)
+            progress.epoch(done, config.epochs, [curves[i][-1] for i in alive], COPIES)
     return curves
 
 

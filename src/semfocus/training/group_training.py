@@ -57,12 +57,8 @@ class GroupTraining:
         self._finish()
 
     def _choose_threads(self) -> None:
-        threads = self.trainer.threads or self.group.threads
         if self.trainer.device.type == "cpu":
-            if threads:
-                torch.set_num_threads(threads)
-            else:
-                threads = choose_threads(self.population)
+            threads = choose_threads(self.population, self.trainer.threads or self.group.threads)
             self.group = Group(self.group.configs, threads)
 
     def _restore(self) -> int:
@@ -144,7 +140,7 @@ class GroupTraining:
         columns: dict[str, Tensor] = {}
         for split in ("train", "heldout"):
             measured = self.population.evaluate(split)
-            columns |= _columns(split, measured, self.population.model.config.read_out == "tape")
+            columns |= measured.columns(split, self.population.model.config.read_out == "tape")
         if running is not None:
             columns |= {"running_loss": running.loss, "running_accuracy": running.accuracy}
             if running.gradient_norm is not None and running.gradient_deviation is not None:
@@ -193,7 +189,7 @@ class GroupTraining:
             self.say(f"run {self.group.runs[i]} diverged in epoch {epoch}; its neighbours go on")
 
     def _add_probe(self, epoch: int, step: int, measured: Measured) -> None:
-        columns = {name: column.tolist() for name, column in _columns("train", measured, tape=False).items()}
+        columns = {name: column.tolist() for name, column in measured.columns("train").items()}
         for i, rows in enumerate(self.probes):
             if self.diverged[i] < 0:
                 rows.append({"epoch": epoch, "step": step, **{name: values[i] for name, values in columns.items()}})
@@ -210,7 +206,7 @@ class GroupTraining:
         self._flush()
         test: dict[str, Tensor] = {}
         if "test" in self.population.splits:
-            test = _columns("test", self.population.evaluate("test"), tape=False)
+            test = self.population.evaluate("test").columns("test")
         for i, directory in enumerate(self.directories):
             diverged = int(self.diverged[i])
             facts: dict[str, Any] = {
@@ -222,12 +218,3 @@ class GroupTraining:
             facts |= {name: float(column[i]) if diverged < 0 else None for name, column in test.items()}
             directory.finish(self.population.weights_of(i), facts)
         checkpoint.remove(self.folder)
-
-
-def _columns(split: str, measured: Measured, tape: bool) -> dict[str, Tensor]:
-    columns = {f"{split}_loss": measured.loss, f"{split}_accuracy": measured.accuracy}
-    if tape and measured.sequence_accuracy is not None:
-        columns[f"{split}_sequence_accuracy"] = measured.sequence_accuracy
-    # The largest of some NaN logits is not an answer.
-    broken = ~measured.loss.isfinite()
-    return {name: column.masked_fill(broken, torch.nan) for name, column in columns.items()}

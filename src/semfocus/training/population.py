@@ -40,6 +40,15 @@ class Measured:
     gradient_norm: Tensor | None = None
     gradient_deviation: Tensor | None = None
 
+    def columns(self, split: str, tape: bool = False) -> dict[str, Tensor]:
+        """As a curve has them, by name; of a tape also whole sequences."""
+        columns = {f"{split}_loss": self.loss, f"{split}_accuracy": self.accuracy}
+        if tape and self.sequence_accuracy is not None:
+            columns[f"{split}_sequence_accuracy"] = self.sequence_accuracy
+        # The largest of some NaN logits is not an answer.
+        broken = ~self.loss.isfinite()
+        return {name: column.masked_fill(broken, torch.nan) for name, column in columns.items()}
+
 
 class Population:
     """Runs that share their shapes, trained in lock step. Member i is ``configs[i]``."""
