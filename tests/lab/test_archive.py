@@ -40,6 +40,19 @@ def test_there_and_back(store, tmp_path):
     assert Results(there, there.manifest("quick")).statuses() == Results(found, manifest).statuses()
 
 
+def test_a_study_goes_back_into_its_own_folder(store, tmp_path):
+    found, _ = store
+    pack(found.path, tmp_path / "x.zip")
+    own, other = (tmp_path / "there" / name for name in ("convergence", "budget"))
+    (own / "manifests").mkdir(parents=True)
+    assert unpack(tmp_path / "x.zip", own).runs == 5
+    assert contents(own) == contents(found.path)
+    (other / "manifests").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"holds the study 'convergence', and .*budget is another one"):
+        unpack(tmp_path / "x.zip", other)
+    assert contents(other) == {}
+
+
 def test_parts_stay_below_the_limit(store, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "LARGEST", 4_000)
     packed = pack(store[0].path, tmp_path / "x.zip")

@@ -23,7 +23,7 @@ from ..training.files import StorageError, explained, finite, names_in, write_at
 from ..training.locks import in_training, locked
 from ..training.run_directory import RUN_NAME, SNAPSHOT, SNAPSHOTS, WEIGHTS, RunDirectory
 from .results import MEASURED
-from .store import SAFE, Store, stores
+from .store import SAFE, Store, is_store, stores
 
 #: Bytes of an archive.
 LARGEST = 15_000_000
@@ -185,20 +185,25 @@ def parts_of(file: Path) -> Iterator[Path]:
 
 
 def unpack(file: Path, directory: Path) -> Packed:
-    """Adds an archive's runs and manifests to the stores under a folder. What is finished there is left as it is."""
+    """Adds an archive's runs and manifests to the stores under a folder. What is finished there is left as it is.
+
+    The folder may be a store itself, as for ``pack``: then the archive must hold that study alone.
+    """
     files = tuple(parts_of(file))
+    study = directory.resolve().name if is_store(directory) else None
+    root = directory if study is None else directory.resolve().parent
     runs = skipped = 0
     for path in files:
         try:
             with zipfile.ZipFile(path) as archive:
-                added, there = _unpack_one(archive, path, directory)
+                added, there = _unpack_one(archive, path, root, study)
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:  # encrypted, too
             raise StorageError(f"{path} is damaged, or not one of ours ({error})") from None
         runs, skipped = runs + added, skipped + there
     return Packed(files, runs, skipped)
 
 
-def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path) -> tuple[int, int]:
+def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path, study: str | None) -> tuple[int, int]:
     runs: dict[tuple[str, str], dict[str, zipfile.ZipInfo]] = {}
     rest: list[zipfile.ZipInfo] = []
     for item in archive.infolist():
@@ -207,6 +212,11 @@ def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path) -> tuple[
             raise StorageError(
                 f"{path} holds {item.filename!r}, which is no file of a store; nothing of it was written"
             )
+        if study not in (None, match["study"]):
+            raise StorageError(
+                f"{path} holds the study {match['study']!r}, and {directory / study} is another one; nothing of it was "
+                f"written (unpacked into {directory} it stands beside that)"
+            )
         if match["run"]:
             runs.setdefault((match["study"], match["run"]), {})[match["file"]] = item
         else:
@@ -214,8 +224,8 @@ def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path) -> tuple[
     if (damaged := archive.testzip()) is not None:
         raise StorageError(f"{path} is damaged ({damaged}); nothing of it was written")
     added = 0
-    for (study, run), items in runs.items():
-        added += _add_run(archive, items, directory / study, run)
+    for (name, run), items in runs.items():
+        added += _add_run(archive, items, directory / name, run)
     for item in rest:
         target = directory / item.filename
         with locked(directory / Path(item.filename).parts[0]):

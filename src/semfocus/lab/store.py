@@ -294,13 +294,18 @@ def safe(name: str) -> str:
     return name
 
 
+def is_store(directory: Path) -> bool:
+    """Is this the folder of one study? Else studies may be under it."""
+    return (directory / "manifests").is_dir()
+
+
 def stores(directory: Path) -> list[Store]:
     """The studies under a folder, or the one that the folder is."""
     found: Sequence[Path]
     with explained(directory, "read"):
         if not directory.is_dir():
             raise StorageError(f"{directory}: no such folder")
-    if (directory / "manifests").is_dir():
+    if is_store(directory):
         found = [directory]
     else:
         found = sorted(path.parent for path in directory.glob("*/manifests") if path.is_dir())
