@@ -2,6 +2,7 @@
 
     python benchmarks/trainer.py                     # what this machine has: a GPU if there is one
     python benchmarks/trainer.py --device cpu --out results.json
+    python benchmarks/trainer.py --tasks ListOps --sizes 6 --kernels 12    # and what takes a step's time
 
 Every time is printed beside its peer of the same run; on a shared machine only the ratios mean anything.
 """
@@ -15,6 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +118,31 @@ def milliseconds(step: Callable[[], None], device: torch.device, seconds: float)
     return 1e3 * times[len(times) // 2]
 
 
-def measure_population(configs: list[RunConfig], device: torch.device, seconds: float) -> dict[str, float]:
+def shares(step: Callable[[], None], device: torch.device, most: int) -> list[dict[str, Any]]:
+    """The kernels (on a CPU: operators) that take most of a step's time; calls and milliseconds are those of one step.
+
+    Kernels that run beside one another count in full, so the milliseconds of all may exceed the step's.
+    """
+    steps, on_gpu = 5, device.type == "cuda"
+    activity = torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[activity]) as profile:
+        for _ in range(steps):
+            step()
+        if on_gpu:
+            torch.cuda.synchronize()
+    field = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    times = {event.key: (event.count / steps, getattr(event, field) / 1e3 / steps) for event in profile.key_averages()}
+    total = sum(time for _, time in times.values())
+    longest = sorted(times, key=lambda name: -times[name][1])[:most]
+    return [
+        {"kernel": name, "calls": times[name][0], "ms": times[name][1], "share": times[name][1] / total}
+        for name in longest
+    ]
+
+
+def measure_population(
+    configs: list[RunConfig], device: torch.device, seconds: float, kernels: int = 0
+) -> dict[str, Any]:
     population = Population(configs, device)
     if device.type == "cpu":
         choose_threads(population)
@@ -133,6 +159,7 @@ def measure_population(configs: list[RunConfig], device: torch.device, seconds: 
             torch.cuda.synchronize()
         first = time.perf_counter() - start
         train = milliseconds(step, device, seconds)
+        found = shares(step, device, kernels) if kernels else []
     evaluated = len(configs) in EVALUATED_SIZES
     evaluate = evaluation_ms(population, device) if evaluated else float("nan")
     return {
@@ -140,6 +167,7 @@ def measure_population(configs: list[RunConfig], device: torch.device, seconds: 
         "evaluation_share": evaluate / (train * population.steps_per_epoch) if evaluated else None,
         "first_step_s": first,
         "alive": int(population.alive.sum()),
+        **({"kernels": found} if kernels else {}),
     }
 
 
@@ -176,6 +204,9 @@ def main() -> None:
     parser.add_argument("--patterns", nargs="+", choices=PATTERNS, default=list(PATTERNS))
     parser.add_argument("--heads", type=int, default=1)
     parser.add_argument("--precision", choices=("ieee", "tf32"), default="tf32")
+    parser.add_argument(
+        "--kernels", type=int, default=0, metavar="N", help="list the N kernels that take most of a step"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="time to spend on each measurement")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
@@ -195,7 +226,7 @@ def main() -> None:
                 runs = [paper(TASKS[task], PATTERNS[name], seed, **recipe) for seed in range(size)]
                 row = {"task": task, "pattern": name, "heads": options.heads, "models": size, "plain_ms": plain}
                 try:
-                    row |= measure_population(runs, device, options.seconds)
+                    row |= measure_population(runs, device, options.seconds, options.kernels)
                 except torch.OutOfMemoryError:
                     row |= {"error": "out of memory"}
                     print(f"{task:8} {name:9} {size:6} out of memory", flush=True)
@@ -203,6 +234,8 @@ def main() -> None:
                     each = row["step_ms"] / size
                     share = "" if row["evaluation_share"] is None else f"{row['evaluation_share']:.0%}"
                     print(f"{task:8} {name:9} {size:6} {each:18.4f} {plain / each:13.2f} {share:>11}", flush=True)
+                    for k in row.get("kernels", ()):
+                        print(f"    {k['share']:5.1%} {k['ms'] / size:9.4f} ms {k['calls']:5.0f} x {k['kernel']:.70}")
                 rows.append(row)
                 free(device)
     facts = describe(device) | {"precision": options.precision}
