@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,11 @@ def test_studies_with_losses_diagnostics_probes_and_measurements(name, tmp_path,
         assert set(grids) == {arm.runs[0].directory.run for arm in results.arms}
         assert len(evidence.records) == 2 * len(grids)
     build_all(tmp_path / "results", studies.get, lambda text: None)
+    if name == "plateau":
+        shutil.copytree(tmp_path / "results", tmp_path / "less")
+        (tmp_path / "less" / "plateau-smoke" / "probes.csv.gz").unlink()
+        with pytest.raises(StorageError, match=r"its probes in probes\.csv\.gz are not all there"):
+            load(tmp_path / "less" / "plateau-smoke")
     made = contents(tmp_path / "results" / f"{name}-smoke")
     assert {"claims.md", "claims.json", "speed.md", "runs.csv", "index.html"} <= made.keys()
     assert made["runs.csv"].count(b"semfocus results check") == sum(1 for _ in results.every_run())

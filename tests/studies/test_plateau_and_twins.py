@@ -15,7 +15,7 @@ from semfocus.lab.store import Store
 from semfocus.report.page import build
 from semfocus.studies.plateau import _on_common_lengths, exponent, exponents, time_of, times
 from semfocus.studies.twins import log_ratio_at_the_end, log_ratio_matched, matched, twin_of
-from semfocus.training.files import append_lines, write_json
+from semfocus.training.files import StorageError, append_lines, write_json
 from semfocus.training.progress import Progress
 
 SEEDS = 6
@@ -41,6 +41,12 @@ def made_up(root, study, accuracy, overrides=()):
                 for epoch in range(arm.config.train.epochs + 1)
             ]
             append_lines(directory.path / "metrics.jsonl", rows)
+            per_epoch = steps_per_epoch(arm.config)
+            probes = [
+                {"epoch": -(-step // per_epoch), "step": step, "train_accuracy": accuracy(arm, seed, step // per_epoch)}
+                for step in arm.config.train.probed_steps(per_epoch)
+            ]
+            append_lines(directory.path / "probe.jsonl", probes)
             (directory.path / "summary.json").write_text(json.dumps({"status": "finished"}))
     return Results(store, manifest)
 
@@ -128,6 +134,20 @@ def test_probes_tell_times_within_an_epoch(tmp_path):
     times = again.times()  # what pages and claims compare
     assert (times.times[again.runs[0].seed], times.resolution) == (2 + 20 / steps, 20 / steps)
     assert again.times("heldout").resolution == 1.0
+
+
+def test_where_no_probe_is_ever_made_evaluations_alone_count(tmp_path):
+    results = made_up(tmp_path, studies.get("plateau"), power_law(), ["train.probe_every=100000"])
+    assert not (results.arms[0].runs[0].directory.path / "probe.jsonl").read_text()
+    assert results.arms[0].times().resolution == 1.0
+
+
+def test_a_run_without_all_its_probes_is_damaged(tmp_path):
+    results = made_up(tmp_path, studies.get("plateau"), power_law())
+    path = results.arms[0].runs[0].directory.path / "probe.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(StorageError, match=r"probe\.jsonl is damaged"):
+        Results(results.store, results.manifest).arms[0].times()
 
 
 # --- twins ---

@@ -188,6 +188,19 @@ def test_a_curve_with_a_gap_is_trained_again(tiny, tmp_path, monkeypatch, damage
     assert curves(tmp_path / "cut", runs) == curves(tmp_path / "whole", runs)
 
 
+def test_lost_probes_are_made_again(tiny, tmp_path, monkeypatch):
+    run = tiny(TopK(3), train={"epochs": 6, "probe_every": 2, "probe_epochs": 5})
+    Trainer(tmp_path / "whole", threads=1).run([run])
+    dying(monkeypatch, epoch=5)
+    with pytest.raises(Stop):
+        Trainer(tmp_path / "cut", threads=1, checkpoint_epochs=2).run([run])
+    monkeypatch.undo()
+    whole, cut = (tmp_path / name / "runs" / run.hash / "probe.jsonl" for name in ("whole", "cut"))
+    cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:2]))
+    Trainer(tmp_path / "cut", threads=1).run([run])
+    assert cut.read_text() == whole.read_text()
+
+
 def test_lines_cut_short_are_dropped_and_nan_becomes_null(tmp_path):
     path = tmp_path / "metrics.jsonl"
     append_lines(path, [{"epoch": 0, "loss": float("nan")}, {"epoch": 1, "loss": 0.5}])

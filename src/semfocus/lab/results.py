@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..training.convergence import first_crossing
-from ..training.files import StorageError, read_lines
+from ..training.files import StorageError
 from ..training.protocol import RunConfig
 from ..training.run_directory import RunDirectory
 from .cost import steps_per_epoch
@@ -37,6 +37,17 @@ def _gap(epochs: list[int]) -> bool:
     """
     steps = [after - before for before, after in pairwise(epochs)]
     return bool(steps) and (set(steps[:-1]) - {steps[0]} != set() or not 0 < steps[-1] <= steps[0])
+
+
+def probed_steps(config: Mapping[str, Any], summary: Mapping[str, Any] | None) -> list[int]:
+    """After which steps a run must have been probed; none before it is over."""
+    train = config.get("train")
+    if summary is None or not isinstance(train, dict) or not train.get("probe_every"):  # language models have none
+        return []
+    known = RunConfig.from_dict(config)
+    per_epoch = steps_per_epoch(known)
+    epochs = known.train.epochs if summary["status"] == "finished" else int(summary.get("diverged_epoch") or 1) - 1
+    return [step for step in known.train.probed_steps(per_epoch) if step <= epochs * per_epoch]
 
 
 @dataclass(frozen=True)
@@ -124,8 +135,13 @@ class Run:
 
     @cached_property
     def probes(self) -> list[dict[str, Any]]:
-        """Looks at its first training examples between the evaluations; none where its config asks for none."""
-        return read_lines(self.directory.path / "probe.jsonl")
+        """Looks at its first training examples between the evaluations; none where its config asks for none.
+
+        A run that is over must have them all: without one its time would be another.
+        """
+        if self.directory.lacks_probes(probed_steps(self._table("config.json"), self.summary)):
+            raise self.directory.damaged("probe.jsonl")
+        return self.directory.probes()
 
     def last(self, column: str) -> float | None:
         """The value at the last epoch; None if the run is not over, or not finite."""
@@ -201,9 +217,9 @@ class ArmResult:
         """Epochs to the level, one per seed whose run is over; None before any is."""
         if not self.over or self.epochs < 1:
             return None
-        train, resolution = self.config.train, float(min(self.config.train.eval_every, self.epochs))
+        resolution = float(min(self.config.train.eval_every, self.epochs))
         if self.probed(split):
-            resolution = min(resolution, train.probe_every / steps_per_epoch(self.config))
+            resolution = min(resolution, self.config.train.probe_every / steps_per_epoch(self.config))
         return ConvergenceTimes(
             name=self.label,
             times={run.seed: self.crossing(run, split, level) for run in self.over},
@@ -218,7 +234,7 @@ class ArmResult:
 
     def probed(self, split: Split) -> bool:
         """Whether somebody looked between the evaluations."""
-        return split == "train" and self.config.train.probe_every > 0 and self.config.train.probe_epochs > 0
+        return split == "train" and len(self.config.train.probed_steps(steps_per_epoch(self.config))) > 0
 
     def last(self, column: str) -> dict[int, float]:
         """Values at the last epoch, per seed; those that diverged are left out."""

@@ -33,6 +33,7 @@ class GroupTraining:
         self.folder = group.folder(trainer.out)
         self.config = group.configs[0].train
         self.population = Population(group.configs, trainer.device, dtype=trainer.dtype)
+        self.probed_steps = self.config.probed_steps(self.population.steps_per_epoch)
         if trainer.device.type == "cpu":  # a GPU's epochs are short, and its steps are queued long before they are done
             self.population.watch = trainer.progress.within
         self.directories = [RunDirectory(trainer.out, run) for run in group.runs]
@@ -82,7 +83,8 @@ class GroupTraining:
         for directory, broke in zip(self.directories, diverged.tolist(), strict=True):
             end = done if broke < 0 else broke - 1
             wanted = {*range(0, end + 1, self.config.eval_every), *({end} if end == self.config.epochs else ())}
-            if directory.lacks(wanted):
+            steps = end * self.population.steps_per_epoch
+            if directory.lacks(wanted) or directory.lacks_probes(s for s in self.probed_steps if s <= steps):
                 return directory.run
         return None
 
@@ -104,14 +106,14 @@ class GroupTraining:
         self.group.record(self.out)
 
     def _epoch(self, epoch: int) -> None:
-        probing = self.config.probe_every > 0 and epoch < self.config.probe_epochs
+        before = epoch * self.population.steps_per_epoch
         probes: list[tuple[int, Measured]] = []
 
         def probe(step: int) -> None:
-            done = epoch * self.population.steps_per_epoch + step + 1
-            if done % self.config.probe_every == 0:
-                probes.append((done, self.population.evaluate("train", self.config.probe_examples)))
+            if before + step + 1 in self.probed_steps:
+                probes.append((before + step + 1, self.population.evaluate("train", self.config.probe_examples)))
 
+        probing = len(self.probed_steps) > 0 and before < self.probed_steps[-1]
         running = self.population.train_epoch(epoch, probe if probing else None)
         done = epoch + 1
         last = done == self.config.epochs

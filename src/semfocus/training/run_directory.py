@@ -105,9 +105,16 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         return read_lines(self.path / "metrics.jsonl")
 
+    def probes(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "probe.jsonl")
+
     def lacks(self, epochs: Iterable[int]) -> bool:
         """Has its curve a gap: are not all of these epochs in it?"""
         return not set(epochs) <= {row["epoch"] for row in self.metrics()}
+
+    def lacks_probes(self, steps: Iterable[int]) -> bool:
+        """Was it not probed after all of these steps?"""
+        return not set(steps) <= {row.get("step") for row in self.probes()}
 
     def append(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
