@@ -7,6 +7,7 @@ import zipfile
 import pytest
 import torch
 
+from semfocus.cli import main
 from semfocus.lab import archive
 from semfocus.lab.archive import pack, unpack
 from semfocus.lab.results import Results
@@ -210,6 +211,28 @@ def test_what_is_measured_after_a_run_was_packed_first_is_added(store, tmp_path)
     assert there.stat().st_mtime_ns == written
 
 
+def test_a_run_that_was_trained_again_is_packed_as_a_whole(store, tmp_path):
+    found, _ = store
+    run = min((found.path / "runs").iterdir())
+    (run / "environment.json").write_text('{"date": "2026-01-01"}')
+    pack(found.path, tmp_path / "first.zip")
+    (run / "environment.json").write_text('{"date": "2026-01-02"}')  # as large as before, like its config
+    assert pack(found.path, tmp_path / "second.zip", only_new=True).runs == 1
+    unpacked = unpack(tmp_path / "second.zip", tmp_path / "there")
+    assert (unpacked.runs, unpacked.skipped, unpacked.left) == (1, 0, 0)
+    assert contents(tmp_path / "there" / "convergence" / "runs" / run.name) == contents(run)
+
+
+def test_a_part_of_a_run_that_is_not_here_is_left_out(store, tmp_path, capsys):
+    found, _ = store
+    pack(found.path, tmp_path / "first.zip")
+    (min((found.path / "runs").iterdir()) / "measured.json").write_text('{"x": 1}')
+    pack(found.path, tmp_path / "second.zip", only_new=True)
+    assert main(["unpack", str(tmp_path / "second.zip"), str(tmp_path / "there")]) == 0
+    assert "0 runs added" in (said := capsys.readouterr().out)
+    assert "1 left out: in training here, or only a part of them is in the archive" in said
+
+
 def test_files_of_another_training_are_not_mixed_in(store, tmp_path):
     """Weights that do not belong to a curve would be measured as if they did."""
     found, _ = store
@@ -286,7 +309,7 @@ def test_a_run_that_is_being_trained_is_left_to_its_trainer(store, tmp_path):
     group.mkdir(parents=True)
     (group / "group.json").write_text(json.dumps({"runs": [run], "configs": [], "threads": 1}))
     with try_lock(group / ".lock"):
-        assert unpack(tmp_path / "x.zip", tmp_path / "there").skipped == 1
+        assert unpack(tmp_path / "x.zip", tmp_path / "there").left == 1
         assert not (there / "runs" / run).exists()  # it has been claimed, and begins any moment
         (there / "runs" / run).mkdir()
         (there / "runs" / run / "metrics.jsonl").write_text("")

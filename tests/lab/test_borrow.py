@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from test_store import QUIET, smoke
 
 from semfocus.lab.execute import ask, execute, on_this_machine
@@ -45,6 +46,15 @@ def test_finished_runs_are_taken_and_unfinished_ones_are_not(tmp_path):
     said.clear()
     assert run_neighbour(tmp_path, said)[2] == []
     assert said == []
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "environment.json", "weights.safetensors"])
+def test_damaged_runs_are_trained_not_taken(tmp_path, name):
+    path = next(smoke(tmp_path).every_run())[1].directory.path / name
+    path.write_bytes(path.read_bytes()[:40])
+    _, results, trained = run_neighbour(tmp_path, [])
+    assert trained == [path.parent.name]
+    assert {run.status for _, run in results.every_run()} == {"finished"}
 
 
 def test_one_study_s_measurements_stay_its_own(tmp_path):

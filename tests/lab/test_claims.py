@@ -4,6 +4,8 @@ import pytest
 
 from semfocus.lab.claims import AsAccurate, Below, Case, Contrast, Faster, Learns, NoConsistentBenefit, against
 from semfocus.lab.results import Results
+from semfocus.report.parts import Cell
+from semfocus.report.speed import section
 
 SLOW, FAST = [40, 50, 60, 44, 48, 70, 66, 52], [10, 12, 11, 14, 9, 13, 10, 12]
 PANEL = "even_pairs"
@@ -45,6 +47,17 @@ def test_one_certain_opposite_refutes_the_whole(made_up):
     assert [line.outcome for line in judged.lines] == ["confirmed", "refuted"]
     assert judged.verdict == "refuted"
     assert "1 confirmed" in judged.sentence
+
+
+def test_the_paper_is_quoted_beside_its_own_panel(made_up):
+    """Though another panel has the very same times."""
+    times = {(panel, label): values for panel in ("a", "b") for label, values in (("full", SLOW), ("top-k(5)", FAST))}
+    found = Results(*made_up(times))
+    claims = [Faster(f"C{p}", "faster", against([p], "full", ["top-k(5)"]), paper="holds") for p in ("a", "b")]
+    tables = section(found, [claim.judge(found) for claim in claims]).parts
+    said = [[cell.text for row in table.rows for cell in row if isinstance(cell, Cell)] for table in tables]
+    assert ["Ca: holds" in of for of in said] == [True, False]
+    assert ["Cb: holds" in of for of in said] == [False, True]
 
 
 def test_few_seeds_and_smoke_decide_nothing(made_up):

@@ -14,6 +14,7 @@ from semfocus.lab.cost import Clock, clock_key
 from semfocus.lab.execute import ask, complete, execute, on_this_machine, plan
 from semfocus.lab.results import Results
 from semfocus.lab.store import Manifest, Question, Store, safe, stores
+from semfocus.report.speed import section
 from semfocus.studies.convergence import Convergence
 from semfocus.studies.fair import Fair
 from semfocus.studies.selection_stability import SelectionStability
@@ -160,6 +161,12 @@ def test_damaged_summaries_and_other_tables(tmp_path, text):
     (run / "summary.json").write_text(text)
     with pytest.raises(StorageError, match=r"summary\.json is damaged"):
         Results(found.store, found.manifest).statuses()
+
+
+def test_a_clock_with_something_else_in_it(tmp_path):
+    found = smoke(tmp_path, overrides=["train.epochs=1"])
+    (found.store.path / "clock.json").write_text(json.dumps({"here": {clock_key(found.arms[0].config): 3.5}}))
+    assert "Steps were timed" not in section(found, []).text
 
 
 def test_follow_ups_survive_an_interrupted_second_run(tmp_path):

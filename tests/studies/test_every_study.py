@@ -21,6 +21,7 @@ from semfocus.language.config import LanguageConfig
 from semfocus.patterns.full import Full
 from semfocus.report.page import answer, build
 from semfocus.report.parts import leaves
+from semfocus.studies import dispersion
 from semfocus.studies.convergence import GENERALISES, TASKS, variants
 from semfocus.training.progress import Progress
 
@@ -224,6 +225,17 @@ def test_a_user_s_pattern_task_and_study_join(tmp_path, capsys):
     text = page.read_text()
     assert "last-few" in text
     assert "first_token" in text
+
+
+def test_half_way_is_half_way_though_the_first_seed_diverged(tmp_path):
+    study = studies.get("dispersion")
+    asked = ask(study, "smoke", None, ["train.epochs=4"])
+    results = execute(study, asked, tmp_path, on_this_machine("cpu", 1, Progress(None)), lambda _: None)
+    arm = results.arms[0]
+    path = arm.runs[0].directory.path / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    (arm.runs[0].directory.path / "summary.json").write_text('{"status": "diverged", "diverged_epoch": 2}')
+    assert dispersion._epochs(Results(results.store, results.manifest).arms[0]) == [0, 1, 2, 3, 4]
 
 
 def test_what_diverged_has_no_dispersion_after_training(tmp_path):

@@ -74,6 +74,19 @@ def test_what_nobody_measured_is_missing_and_counts(results):
     assert (line.outcome, line.note) == ("missing", "not measured")
 
 
+def test_the_surface_shown_is_the_first_that_is_kept(results):
+    """Stored results keep the grid of one run of each arm, which may be replaced or deleted."""
+    STUDY.measure(results, "cpu", lambda text: None)
+    first = results.arms[0].runs[0]
+    path = first.directory.path / "measured.json"
+    found = json.loads(path.read_text())
+    del found[NAME]["losses"]
+    path.write_text(json.dumps(found))
+    (figure,) = STUDY.sections(again(results))[0].parts
+    assert "full, seed 1" in figure.svg
+    assert "full, seed 0" not in figure.svg
+
+
 def test_where_the_loss_is_not_finite_it_is_steepest(results, monkeypatch):
     """Such a seed stays in the comparison: leaving it out would favour whoever explodes."""
     top = results.arm("even_pairs, relu", "top-k(5)").runs[0]

@@ -27,5 +27,7 @@ def unpack_store(options: argparse.Namespace) -> int:
     with one_sentence():
         unpacked = unpack(options.file, options.directory)
     print(f"{unpacked.runs} runs added to {options.directory}, {unpacked.skipped} were there already")
+    if unpacked.left:
+        print(f"{unpacked.left} left out: in training here, or only a part of them is in the archive")
     print(f"semfocus report {shlex.quote(str(options.directory))} writes their pages")
     return 0

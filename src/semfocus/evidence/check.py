@@ -25,6 +25,7 @@ from ..lab.configs import Config, config_of
 from ..lab.execute import on_this_machine
 from ..lab.results import Run
 from ..lab.store import Store
+from ..registry import sources
 from ..training.environment import short
 from ..training.files import StorageError
 from ..training.progress import Progress
@@ -186,9 +187,10 @@ def check(record: Record, epochs: int, device: str, threads: int | None, progres
     """Trains the run's first epochs again, from the beginning, and compares them with its stored curve."""
     config = config_of(record.config)
     if config.hash != record.run:
-        raise StorageError(
-            f"the stored config of run {record.run} gives run {config.hash} with this version of semfocus"
-        )
+        why = "it was trained with another version of semfocus"
+        if sources(*config.code):
+            why = "its pattern or task has changed since it was trained; check it with the file as it was"
+        raise StorageError(f"the stored config of run {record.run} gives run {config.hash} now: {why}")
     wanted = epochs_compared(config, epochs)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder), "check")

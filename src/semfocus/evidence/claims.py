@@ -11,7 +11,7 @@ from ..lab.claims import Judged, in_short
 from ..lab.missing import missing
 from ..lab.results import Results
 from ..training.environment import short
-from .markdown import in_a_cell, table
+from .markdown import cell, in_a_cell, table
 from .record import Record
 
 
@@ -169,15 +169,15 @@ def as_markdown(results: Results, rows: Sequence[ClaimRow], place: Place, lacks:
         f"{', '.join(place.precisions)}. Asked by `{results.question.command}`.\n",
     ]
     if lacks:
-        texts += ["Missing:\n", *(f"- {sentence}" for sentence in lacks), ""]
+        texts += ["Missing:\n", *(f"- {cell(sentence)}" for sentence in lacks), ""]
     columns = ("claim", "statement", "the paper", "ours (95 % intervals)", "verdict", "seeds", "commit", "hardware")
     where = (", ".join(place.commits), ", ".join(place.devices))
     texts.append(
         table(columns, [(r.id, r.statement, r.paper, r.ours, f"**{r.verdict}**", r.seeds, *where) for r in rows])
     )
     for row in rows:
-        texts += [f"\n## {row.id}\n", f"Refuted by: {row.judged.claim.refuted_by}\n"]
-        texts += [f"- {text}" for text in row.judged.warnings] + [""] * bool(row.judged.warnings)
+        texts += [f"\n## {cell(row.id)}\n", f"Refuted by: {cell(row.judged.claim.refuted_by)}\n"]
+        texts += [f"- {cell(text)}" for text in row.judged.warnings] + [""] * bool(row.judged.warnings)
         word = row.judged.claim.word
         lines = [(line.panel, line.subject, line.shown, word(line.outcome), line.note) for line in row.judged.lines]
         texts.append(

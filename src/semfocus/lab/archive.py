@@ -13,11 +13,12 @@ import re
 import shutil
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..training.files import StorageError, explained, finite, names_in, write_atomic, write_json
 from ..training.locks import in_training, locked
@@ -40,6 +41,10 @@ ALLOWED = re.compile(
 )
 
 
+#: What became of a run of an archive.
+Fate = Literal["added", "there", "left"]
+
+
 @dataclass(frozen=True)
 class Packed:
     """What was written or read."""
@@ -47,6 +52,7 @@ class Packed:
     files: tuple[Path, ...]
     runs: int
     skipped: int  # not over, or there already
+    left: int = 0  # of what was read: in training here, or only parts of runs that are not here
 
 
 def pack(directory: Path, file: Path, *, weights: bool = True, only_new: bool = False) -> Packed:
@@ -75,7 +81,8 @@ def _pack_store(writer: _Writer, store: Store, weights: bool, only_new: bool) ->
             skipped += 1
             continue
         store.run(folder.name).summary()  # a damaged one would keep whole ones out wherever it arrives
-        marks = {f"{folder.name}/{name}:{_size(folder / name)}": name for name in _names(store, folder, weights)}
+        own = f"{folder.name}:{_training(folder)}"
+        marks = {f"{own}/{name}:{_size(folder / name)}": name for name in _names(store, folder, weights)}
         chosen = [name for mark, name in marks.items() if not (only_new and mark in known)]
         if chosen:
             chosen = list(dict.fromkeys(["summary.json", *chosen]))  # by which another training is told from this one
@@ -91,6 +98,12 @@ def _pack_store(writer: _Writer, store: Store, weights: bool, only_new: bool) ->
 def _content(path: Path) -> bytes:
     with explained(path, "read"):
         return path.read_bytes()
+
+
+def _training(folder: Path) -> str:
+    """By which a run that was trained again is told from the first one, though its files may be as large."""
+    known = [_content(path) for name in ("environment.json", "summary.json") if (path := folder / name).is_file()]
+    return f"{zlib.crc32(b''.join(known)):08x}"
 
 
 def _size(path: Path) -> int:
@@ -192,18 +205,17 @@ def unpack(file: Path, directory: Path) -> Packed:
     files = tuple(parts_of(file))
     study = directory.resolve().name if is_store(directory) else None
     root = directory if study is None else directory.resolve().parent
-    runs = skipped = 0
+    done: Counter[Fate] = Counter()
     for path in files:
         try:
             with zipfile.ZipFile(path) as archive:
-                added, there = _unpack_one(archive, path, root, study)
+                done += _unpack_one(archive, path, root, study)
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:  # encrypted, too
             raise StorageError(f"{path} is damaged, or not one of ours ({error})") from None
-        runs, skipped = runs + added, skipped + there
-    return Packed(files, runs, skipped)
+    return Packed(files, done["added"], done["there"], done["left"])
 
 
-def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path, study: str | None) -> tuple[int, int]:
+def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path, study: str | None) -> Counter[Fate]:
     runs: dict[tuple[str, str], dict[str, zipfile.ZipInfo]] = {}
     rest: list[zipfile.ZipInfo] = []
     for item in archive.infolist():
@@ -223,33 +235,33 @@ def _unpack_one(archive: zipfile.ZipFile, path: Path, directory: Path, study: st
             rest.append(item)
     if (damaged := archive.testzip()) is not None:
         raise StorageError(f"{path} is damaged ({damaged}); nothing of it was written")
-    added = 0
+    done: Counter[Fate] = Counter()
     for (name, run), items in runs.items():
-        added += _add_run(archive, items, directory / name, run)
+        done[_add_run(archive, items, directory / name, run)] += 1
     for item in rest:
         target = directory / item.filename
         with locked(directory / Path(item.filename).parts[0]):
             _add_table(target, archive.read(item))
-    return added, len(runs) - added
+    return done
 
 
-def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store: Path, run: str) -> bool:
+def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store: Path, run: str) -> Fate:
     """A whole run or none of it, written beside its place and then renamed; to one that is there, what it lacks.
 
     A run that is being trained here is left to its trainer.
     """
     target = store / "runs" / run
     if "summary.json" not in items:
-        return False
+        return "left"
     with locked(store), explained(target, "write"):
         here = RunDirectory(store, run)
         if _is_over(here):
             content = {name: archive.read(item) for name, item in items.items()}
             if _table(content["summary.json"]) == here.summary():
                 _complete(target, content)
-            return False
+            return "there"
         if "config.json" not in items or run in in_training(store):  # what was measured on a run is no run
-            return False
+            return "left"
         arriving = store / f".arriving-{run}-{os.getpid()}"
         shutil.rmtree(arriving, ignore_errors=True)
         for name, item in items.items():
@@ -257,7 +269,7 @@ def _add_run(archive: zipfile.ZipFile, items: dict[str, zipfile.ZipInfo], store:
         shutil.rmtree(target, ignore_errors=True)  # begun here, finished elsewhere
         target.parent.mkdir(exist_ok=True)
         os.replace(arriving, target)
-    return True
+    return "added"
 
 
 def _complete(target: Path, content: dict[str, bytes]) -> None:

@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..training.files import explained
+from ..training.files import StorageError, explained
 from ..training.run_directory import RunDirectory
 from .configs import Config
+from .results import Run
 from .store import Store
 
 
@@ -26,14 +27,27 @@ def borrow(store: Store, configs: Sequence[Config], say: Callable[[str], None], 
 
 
 def lendable(store: Store, configs: Sequence[Config], weights: bool = False) -> Iterator[RunDirectory]:
-    """Finished runs of neighbouring studies that this one has not begun itself, one for each such config."""
+    """Finished, sound runs of neighbouring studies that this one has not begun itself, one for each such config."""
     neighbours = [path.parent for path in sorted(store.path.parent.glob("*/runs")) if path.parent != store.path]
     for config in configs if neighbours else ():
         if not store.run(config.hash).path.exists():
             theirs = (RunDirectory(path, config.hash) for path in neighbours)
-            found = next((run for run in theirs if run.is_finished() and (run.has_weights() or not weights)), None)
+            found = next((run for run in theirs if _is_sound(run, config.seed, weights)), None)
             if found is not None:
                 yield found
+
+
+def _is_sound(run: RunDirectory, seed: int, weights: bool) -> bool:
+    """A damaged one is trained anew: borrowed, it would come back however often its copy is deleted."""
+    if not run.is_finished() or (weights and not run.has_weights()):
+        return False
+    found = Run(seed, run)
+    try:
+        run.check_weights()
+        _ = found.rows, found.probes, found.environment  # who reads them is told what is damaged
+    except StorageError:
+        return False
+    return True
 
 
 def _bring(source: Path, target: Path) -> int:

@@ -49,7 +49,8 @@ def section(results: Results, judged: Sequence[Judged]) -> Section:
 def _timed_on(results: Results, clock: Clock) -> str:
     """Which machine's steps the clock counted."""
     entries = [clock.known[key] for arm in results.arms if (key := clock_key(arm.config)) in clock.known]
-    machines = dict.fromkeys(f"{entry.get('device')} (torch {entry.get('torch')})" for entry in entries)
+    tables = [entry for entry in entries if isinstance(entry, dict)]
+    machines = dict.fromkeys(f"{entry.get('device')} (torch {entry.get('torch')})" for entry in tables)
     return f" Steps were timed on {', '.join(machines)}." if machines else ""
 
 
@@ -67,7 +68,7 @@ def _row(arm: ArmResult, baseline: ArmResult, clock: Clock, judged: Sequence[Jud
         NOTHING if found is None else found.first_shown(),
         _shown(scaled(found, _arithmetic(baseline), _arithmetic(arm))),
         _shown(on_the_clock(found, baseline, arm, clock)),
-        _paper(found, judged),
+        _paper(arm.panel, found, judged),
         NOTHING if log_rank_p is None else f"{log_rank_p:.2g}",
         _times(times, steps_per_epoch(arm.config), "{:.0f}"),
         _times(times, _arithmetic(arm), "{:.2g}"),
@@ -128,7 +129,7 @@ def _shown(found: Comparison | None) -> object:
     return NOTHING if found is None else found.shown()
 
 
-def _paper(found: Comparison | None, judged: Sequence[Judged]) -> object:
+def _paper(panel: str, found: Comparison | None, judged: Sequence[Judged]) -> object:
     """What the paper says of this very comparison, by the claims that contain it."""
     if found is None:
         return NOTHING
@@ -137,6 +138,7 @@ def _paper(found: Comparison | None, judged: Sequence[Judged]) -> object:
         for one in judged
         for line in one.lines
         if one.claim.paper
+        and line.panel == panel
         and line.comparison is not None
         and (line.comparison.a, line.comparison.b) == (found.a, found.b)
     }

@@ -181,8 +181,9 @@ def _comparison_cases(panels: list[str], name: str, left: Left) -> tuple[Case, .
 
 
 def _epochs(arm: ArmResult) -> list[int]:
-    rows = next((run.rows for run in arm.runs if run.rows), [])
-    return [row["epoch"] for row in rows if "diagnostics" in row]
+    """Of the run that was looked at most often: others may have diverged, or go on."""
+    found = ([row["epoch"] for row in run.rows if "diagnostics" in row] for run in arm.runs)
+    return max(found, key=len, default=[])
 
 
 def _curves(results: Results) -> Section:

@@ -170,7 +170,7 @@ def _surfaces(results: Results) -> Section:
     for number, panel in enumerate(results.panels, 1):
         shown = []
         for a in results.in_panel(panel):
-            first = next((run for run in a.over if NAME in run.measured), None)
+            first = next((run for run in a.over if "losses" in run.measured.get(NAME, {})), None)
             if first is not None:
                 losses = np.array(first.measured[NAME]["losses"], dtype=float)
                 shown.append((f"{a.label}, seed {first.seed}", np.array(first.measured[NAME]["offsets"]), losses))

@@ -90,6 +90,15 @@ class RunDirectory:
     def has_weights(self) -> bool:
         return (self.path / WEIGHTS).exists()
 
+    def check_weights(self) -> None:
+        """Are they whole, if there are any? Only their table of contents is read."""
+        if self.has_weights():
+            try:
+                with safetensors.safe_open(self.path / WEIGHTS, "pt"):
+                    pass
+            except (SafetensorError, OSError):
+                raise self.damaged(WEIGHTS) from None
+
     def summary(self) -> dict[str, Any]:
         path = self.path / "summary.json"
         with explained(path, "read"):
