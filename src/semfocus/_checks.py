@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from numbers import Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,16 +42,24 @@ def _check_lead(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
         raise ValueError(f"key has {key.shape[-3]} heads; under enable_gqa they must divide query's {query.shape[-3]}")
 
 
-def check_causal(is_causal: object) -> None:
-    if isinstance(is_causal, Tensor):
-        raise ValueError("is_causal is a tensor; it must be True or False (a mask goes to attn_mask)")
+def check_flags(**flags: object) -> None:
+    """True, False, or a compiler's symbol for one of them."""
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_ | torch.SymBool):
+            hint = " (a mask goes to attn_mask)" if isinstance(value, Tensor) else ""
+            raise ValueError(f"{name} is {_described(value)}; it must be True or False{hint}")
+
+
+def check_pattern(pattern: object, name: str = "pattern") -> None:
+    if not isinstance(pattern, Pattern):
+        hint = " (a mask goes to attn_mask)" if isinstance(pattern, Tensor) else ""
+        raise ValueError(f"{name} is {_described(pattern)}; it must be a semfocus.Pattern such as TopK(5){hint}")
 
 
 def check_options(
     pattern: Pattern, dropout_p: float, scale: float | None, generator: torch.Generator | None, implementation: str
 ) -> None:
-    if not isinstance(pattern, Pattern):
-        raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
+    check_pattern(pattern)
     if not _is_number(dropout_p) or not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p is {dropout_p!r}; it must be a number in [0, 1]")
     if scale is not None and (not _is_number(scale) or not -math.inf < scale < math.inf):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import chunked, gathered, kernels, reference, windows
-from ._checks import check_causal, check_inputs, check_mask, check_options
+from ._checks import check_flags, check_inputs, check_mask, check_options
 from ._tracing import forward_mode
 from .patterns.base import Pattern, whole_number
 from .patterns.full import Full
@@ -108,6 +108,7 @@ def attention(
         torch.Size([2, 4, 16, 8])
     """
     check_options(pattern, dropout_p, scale, generator, implementation)
+    check_flags(return_weights=return_weights)
     problem = problem_of(
         query, key, value, pattern, attn_mask, dropout_p, is_causal, scale, enable_gqa, query_offset, generator
     )
@@ -136,9 +137,11 @@ def problem_of(
     inputs = (query, key, value)
     if all(isinstance(x, Tensor) for x in inputs) and any(x.dtype != query.dtype for x in inputs):
         query, key, value = in_autocasts_dtype(*inputs)  # rotations leave some in float32
+    check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
     check_inputs(query, key, value, enable_gqa)
     query_offset = whole_number("query_offset", query_offset)
-    check_causal(is_causal)
+    if type(query_offset) is int and abs(query_offset) >= 2**62:  # positions are counted from there in 64 bits
+        raise ValueError(f"query_offset is {query_offset}; it must be below 2^62")
     pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
     if attn_mask is not None:
         check_mask(attn_mask, (*query.shape[:-1], key.shape[-2]), query.device)

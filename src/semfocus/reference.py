@@ -18,17 +18,18 @@ from .patterns.base import Pattern, View, chosen
 from .patterns.full import Full
 from .randomness import Noise, absorb, dropout_factor, spread
 
-#: What hides keys by a number, not by -inf, adds the smallest one of a dtype, or -1e9.
-HIDDEN_BELOW = -1e9
+#: What hides keys by a number, not by -inf, adds the smallest one of a dtype, -1e9 or -1e4, rounded to its dtype.
+#: Beside a visible key with a score like theirs such keys weigh exactly 0 in every dtype.
+HIDDEN_BELOW = -9e3
 
 
 def hiding(mask: Tensor) -> Tensor:
     """A float mask of a model that hides keys by large negative numbers, with -inf in their place.
 
-    >>> hiding(torch.tensor([0.0, -1e9, -5.0])).tolist()
-    [0.0, -inf, -5.0]
+    >>> hiding(torch.tensor([0.0, -1e9, -1e4, -5.0])).tolist()
+    [0.0, -inf, -inf, -5.0]
     """
-    return mask.masked_fill(mask <= max(HIDDEN_BELOW, torch.finfo(mask.dtype).min / 2), -torch.inf)
+    return mask.masked_fill(mask <= HIDDEN_BELOW, -torch.inf)
 
 
 @dataclass(frozen=True)

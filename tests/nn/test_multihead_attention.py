@@ -104,7 +104,7 @@ def test_masks_of_different_types_are_added():
     expect_same(theirs, ours, inputs(theirs), **masks("mixed"))
 
 
-@pytest.mark.parametrize("low", [-1e9, torch.finfo(torch.float32).min, -torch.inf])
+@pytest.mark.parametrize("low", [-1e4, -9984.0, -65504.0, -1e9, torch.finfo(torch.float32).min, -torch.inf])
 @pytest.mark.parametrize("pattern", [RandomK(2), BottomK(2), Banded(3)], ids=str)
 def test_large_negative_numbers_hide_the_future_from_choices_too(pattern, low):
     torch.manual_seed(0)

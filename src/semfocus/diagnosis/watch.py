@@ -18,6 +18,7 @@ from ..diagnostics._recording import of_member
 from ..hf import models
 from ..model import Transformer
 from ..nn import MultiheadAttention
+from ..patterns.base import whole_number
 from ..patterns.full import Full
 from ..reference import Problem
 from .unchanged import unchanged
@@ -147,9 +148,10 @@ def _made_visible(model: nn.Module) -> Watch:
 
 def _watch_transformers(model: nn.Module, places: _Places, member: int) -> None:
     """Our own models pose their problems for a whole population; one member is looked at."""
-    for prefix, transformer in model.named_modules():
-        if not isinstance(transformer, Transformer):
-            continue
+    found = [(prefix, module) for prefix, module in model.named_modules() if isinstance(module, Transformer)]
+    if whole_number("member", member) != 0 and not found:
+        raise ValueError(f"member is {member}; {type(model).__name__} is no population (semfocus.Transformer)")
+    for prefix, transformer in found:
         if not 0 <= member < len(transformer.patterns):
             raise ValueError(f"member is {member}; the population has members 0 to {len(transformer.patterns) - 1}")
         names = {id(block): f"{prefix}.{name}".lstrip(".") for name, block in transformer.named_modules()}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._checks import check_pattern
 from ..functional import choose
 from ..patterns.base import Pattern
 from ..randomness import Noise, absorb, dropout, key_of, on_cpu
@@ -116,8 +117,7 @@ class Transformer(nn.Module):
                 "give one of each per member"
             )
         for i, pattern in enumerate(patterns):
-            if not isinstance(pattern, Pattern):
-                raise ValueError(f"patterns[{i}] is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
+            check_pattern(pattern, f"patterns[{i}]")
         shared = configs[0].shared()
         for i, config in enumerate(configs):
             if config.shared() != shared:

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import functional
+from .._checks import check_pattern
 from ..patterns._positions import follows_positions
-from ..patterns.base import Pattern
+from ..patterns.base import Pattern, whole_number
 from ..patterns.full import Full
 from .masks import check_masks, visible_keys, with_extra_keys
 
@@ -59,6 +60,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         *,
         pattern: Pattern = Full(),  # noqa: B008 (patterns are frozen)
     ) -> None:
+        embed_dim, num_heads = whole_number("embed_dim", embed_dim), whole_number("num_heads", num_heads)
         if num_heads > 0 and embed_dim % num_heads:
             raise ValueError(f"num_heads is {num_heads}; it must divide embed_dim, which is {embed_dim}")
         if not isinstance(dropout, float | int) or not 0.0 <= dropout <= 1.0:
@@ -66,7 +68,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )
-        check_pattern(self, pattern)
+        check_fit(self, pattern)
         self.pattern = pattern
 
     @property
@@ -157,6 +159,8 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
     def _check_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
         """Refuses what cannot be attended to; says whether there is a batch axis."""
         for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if not isinstance(x, Tensor):
+                raise ValueError(f"{name} is a {type(x).__name__}; it must be a tensor")
             if x.is_nested:
                 raise ValueError(
                     f"{name} is a nested tensor; semfocus takes padded ones with key_padding_mask "
@@ -178,7 +182,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return query.ndim == 3
 
     def _check_call(self, is_causal: bool, attn_mask: Tensor | None, t: int, s: int) -> None:
-        check_pattern(self, self.pattern)
+        check_fit(self, self.pattern)
         if is_causal and attn_mask is None:
             raise ValueError(
                 "is_causal is True but attn_mask is None; as in PyTorch it is a hint about attn_mask, so pass that too"
@@ -196,10 +200,9 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         return f"pattern={self.pattern.label}"
 
 
-def check_pattern(layer: torch.nn.MultiheadAttention, pattern: Pattern) -> None:
+def check_fit(layer: torch.nn.MultiheadAttention, pattern: Pattern) -> None:
     """Refuses a pattern that has no meaning in this layer."""
-    if not isinstance(pattern, Pattern):
-        raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
+    check_pattern(pattern)
     for argument, extra in (("add_bias_kv", layer.bias_k is not None), ("add_zero_attn", layer.add_zero_attn)):
         if extra and (follows_positions(pattern) or pattern.global_tokens):
             raise ValueError(

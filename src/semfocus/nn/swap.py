@@ -8,10 +8,11 @@ from typing import SupportsIndex
 
 from torch import nn
 
+from .._checks import check_pattern
 from ..hf import models
 from ..hf.reach import attends_alone
 from ..patterns.base import Pattern
-from .attention import MultiheadAttention, check_pattern
+from .attention import MultiheadAttention, check_fit
 from .layers import Focused, chosen, described
 
 #: Where a changed module remembers what it was. Plain attributes travel with deepcopy and never enter a state dict.
@@ -35,10 +36,8 @@ def focus(model: nn.Module, pattern: Pattern, layers: Iterable[SupportsIndex | s
     Returns:
         What was changed and what was left, with reasons; ``print`` it.
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
-    if not isinstance(pattern, Pattern):
-        raise ValueError(f"pattern is {pattern!r}; it must be a semfocus.Pattern such as TopK(5)")
+    _check_model(model)
+    check_pattern(pattern)
     theirs = models.attention_modules(model)
     cross = {name for name, m in theirs.items() if models.is_cross(name, m)} | _cross_attention(model)
     modules = {n: m for n, m in model.named_modules() if n in theirs or isinstance(m, nn.MultiheadAttention)}
@@ -64,6 +63,7 @@ def focus(model: nn.Module, pattern: Pattern, layers: Iterable[SupportsIndex | s
 
 def unfocus(model: nn.Module) -> tuple[str, ...]:
     """Undoes every ``focus``: outputs are bitwise what they were. Returns the names of the layers it restored."""
+    _check_model(model)
     for name, module in model.named_modules():  # first everything that may refuse
         if WAS in vars(module) and isinstance(module, nn.MultiheadAttention) and type(module) is not MultiheadAttention:
             raise ValueError(
@@ -81,6 +81,11 @@ def unfocus(model: nn.Module) -> tuple[str, ...]:
         elif isinstance(module, nn.TransformerEncoder) and WAS in vars(module):
             module.use_nested_tensor = module.__dict__.pop(WAS)
     return (*restored, *models.unfocus(model))
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
 
 
 def _swap(module: nn.MultiheadAttention, pattern: Pattern) -> None:
@@ -103,7 +108,7 @@ def _check(name: str, module: nn.MultiheadAttention, pattern: Pattern) -> None:
             f"{name or 'model'} has a forward of its own, which would be called instead; leave it out of layers, or "
             "focus before it is wrapped"
         )
-    check_pattern(module, pattern)
+    check_fit(module, pattern)
 
 
 def _cross_attention(model: nn.Module) -> set[str]:

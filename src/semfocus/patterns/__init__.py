@@ -41,7 +41,7 @@ def parse(text: str) -> Pattern:
     try:
         call = ast.parse(written, mode="eval").body
         name, values = (call.func, call) if isinstance(call, ast.Call) else (call, None)
-        if not isinstance(name, ast.Name):
+        if not isinstance(name, ast.Name) or (values and any(k.arg is None for k in values.keywords)):
             raise ValueError
         positional = [ast.literal_eval(value) for value in values.args] if values else []
         written_knobs = [(str(k.arg), ast.literal_eval(k.value)) for k in values.keywords] if values else []
