@@ -19,6 +19,7 @@ from semfocus import Banded, Full, RandomK, TopK
 from semfocus.training import checkpoint
 from semfocus.training.files import StorageError, append_lines, keep_lines, read_lines, write_atomic
 from semfocus.training.group_training import GroupTraining
+from semfocus.training.locks import begun, in_training
 from semfocus.training.progress import Progress
 from semfocus.training.run_directory import RunDirectory
 from semfocus.training.trainer import Trainer
@@ -128,6 +129,24 @@ def test_checkpoints_keep_the_newest_two(tmp_path):
     assert state["x"].tolist() == [3.0, 3.0]
     (tmp_path / "index.json").write_text("{ nonsense")
     assert checkpoint.load(tmp_path, print) is None
+
+
+def test_a_death_while_a_group_is_removed_leaves_nothing_in_the_way(tiny, tmp_path, monkeypatch):
+    run, later = tiny(TopK(3), train={"epochs": 2}), tiny(TopK(2), train={"epochs": 2})
+
+    def dies(path, ignore_errors):
+        (path / "group.json").unlink()  # in whatever order the files go
+        raise Stop
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", dies)
+    with pytest.raises(Stop):
+        Trainer(tmp_path, threads=1).run([run])
+    monkeypatch.undo()
+    (rest,) = tmp_path.glob("groups/*")
+    assert rest.name.startswith(".")
+    assert begun(tmp_path) == in_training(tmp_path) == set()
+    Trainer(tmp_path, threads=1).run([run, later])
+    assert not list(tmp_path.glob("groups/*"))
 
 
 def test_damaged_records_are_passed_over(tiny, tmp_path, monkeypatch):

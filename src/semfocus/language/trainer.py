@@ -48,6 +48,7 @@ class LanguageTrainer:
         """All runs, in the order given; those with a summary already are not repeated."""
         wanted = {config.hash: config for config in configs}
         directories = {run: RunDirectory(self.out, run) for run in wanted}
+        checkpoint.remove_rest(self.out / "groups")
         unfinished = [run for run in wanted if not directories[run].is_finished()]
         self.place.join(self.device)
         self._check([wanted[run] for run in unfinished])

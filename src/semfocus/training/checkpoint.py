@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ from .files import write_atomic, write_json
 
 KEEP = 2
 INDEX = "index.json"
+#: How the name of a folder ends that is being removed.
+GONE = ".gone"
 
 
 def save(folder: Path, epoch: int, state: dict[str, Tensor]) -> None:
@@ -55,8 +58,19 @@ def load(folder: Path, warn: Callable[[str], None]) -> tuple[int, dict[str, Tens
 
 
 def remove(folder: Path) -> None:
-    """Forgets a group's checkpoints and its record."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Forgets a group's checkpoints and its record: all at once, or a crash would leave some without the others."""
+    gone = folder.with_name(f".{folder.name}.{os.getpid()}{GONE}")
+    try:
+        os.replace(folder, gone)
+    except OSError:
+        gone = folder
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def remove_rest(groups: Path) -> None:
+    """What processes that died while they removed something have left."""
+    for path in groups.glob(f".*{GONE}"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _index(folder: Path) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ def plan(configs: Sequence[RunConfig], members: Callable[[RunConfig], int], on_g
 def recorded(out: Path, wanted: set[str]) -> list[Group]:
     """Groups of an earlier, interrupted call that hold a wanted run, formed again as they were."""
     groups: list[Group] = []
-    for path in sorted((out / "groups").glob("*/group.json")):
+    for path in sorted((out / "groups").glob("[!.]*/group.json")):
         with explained(path, "read"):  # what may not be read is not damaged
             try:
                 data = path.read_bytes()
@@ -114,8 +114,9 @@ def recorded(out: Path, wanted: set[str]) -> list[Group]:
 
 
 def remove_ended(out: Path) -> None:
-    """Groups whose runs are all over, but whose process died before it could remove them."""
-    for path in (out / "groups").glob("*/group.json"):
+    """Groups whose runs are all over, but whose process died before it could remove them, or while it did."""
+    checkpoint.remove_rest(out / "groups")
+    for path in (out / "groups").glob("[!.]*/group.json"):
         try:
             runs = json.loads(path.read_bytes())["runs"]
         except (OSError, ValueError, KeyError, TypeError):

@@ -65,12 +65,12 @@ def _held(path: Path) -> bool:
 
 def in_training(out: Path) -> set[str]:
     """The runs that some process is training into this folder now."""
-    return {run for path in (out / "groups").glob("*/.lock") if _held(path) for run in _runs_in(path.parent)}
+    return {run for path in (out / "groups").glob("[!.]*/.lock") if _held(path) for run in _runs_in(path.parent)}
 
 
 def begun(out: Path) -> set[str]:
     """The runs whose training into this folder has begun and is not over: they go on from their checkpoints."""
-    return {run for path in (out / "groups").glob("*") for run in _runs_in(path)}
+    return {run for path in (out / "groups").glob("[!.]*") for run in _runs_in(path)}
 
 
 def _runs_in(group: Path) -> set[str]:
