@@ -46,20 +46,22 @@ def check_flags(**flags: object) -> None:
     """True, False, or a compiler's symbol for one of them."""
     for name, value in flags.items():
         if not isinstance(value, bool | np.bool_ | torch.SymBool):
-            hint = " (a mask goes to attn_mask)" if isinstance(value, Tensor) else ""
-            raise ValueError(f"{name} is {_described(value)}; it must be True or False{hint}")
+            raise ValueError(f"{name} is {_described(value)}; it must be True or False{_if_mask(value)}")
 
 
-def check_pattern(pattern: object, name: str = "pattern") -> None:
+def check_pattern(pattern: object, name: str = "pattern", hint: str = "") -> None:
     if not isinstance(pattern, Pattern):
-        hint = " (a mask goes to attn_mask)" if isinstance(pattern, Tensor) else ""
         raise ValueError(f"{name} is {_described(pattern)}; it must be a semfocus.Pattern such as TopK(5){hint}")
+
+
+def _if_mask(value: object) -> str:
+    return " (a mask goes to attn_mask)" if isinstance(value, Tensor) else ""
 
 
 def check_options(
     pattern: Pattern, dropout_p: float, scale: float | None, generator: torch.Generator | None, implementation: str
 ) -> None:
-    check_pattern(pattern)
+    check_pattern(pattern, hint=_if_mask(pattern))
     if not _is_number(dropout_p) or not 0.0 <= dropout_p <= 1.0:
         raise ValueError(f"dropout_p is {dropout_p!r}; it must be a number in [0, 1]")
     if scale is not None and (not _is_number(scale) or not -math.inf < scale < math.inf):

@@ -139,9 +139,7 @@ def problem_of(
         query, key, value = in_autocasts_dtype(*inputs)  # rotations leave some in float32
     check_flags(is_causal=is_causal, enable_gqa=enable_gqa)
     check_inputs(query, key, value, enable_gqa)
-    query_offset = whole_number("query_offset", query_offset)
-    if type(query_offset) is int and abs(query_offset) >= 2**62:  # positions are counted from there in 64 bits
-        raise ValueError(f"query_offset is {query_offset}; it must be below 2^62")
+    query_offset = whole_number("query_offset", query_offset, bits=62)  # positions count on from there in 64 bits
     pattern.require(query.shape[-2], key.shape[-2], is_causal, query_offset)
     if attn_mask is not None:
         check_mask(attn_mask, (*query.shape[:-1], key.shape[-2]), query.device)

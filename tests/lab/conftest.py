@@ -63,3 +63,9 @@ def made_up(tmp_path):
         return store, manifest
 
     return make
+
+
+@pytest.fixture
+def store(made_up):
+    times = {("even_pairs", "full"): [40, 50, 60], ("even_pairs", "top-k(5)"): [10, 12, 11]}
+    return made_up(times, missing={("full", 2)})

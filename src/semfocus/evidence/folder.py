@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lab.configs import config_of
-from ..lab.results import ArmResult, Results, Run, probed_steps
+from ..lab.results import ArmResult, Results, Run, lacks_probes
 from ..lab.store import Manifest, Store, merged_manifest, safe
 from ..training.files import StorageError, explained, write_json
 from ..training.locks import begun, in_training, locked, locked_folder
@@ -182,7 +182,7 @@ def _check_whole(record: Record, line: Mapping[str, Any]) -> None:
         raise ValueError(f"its status is {line['status']!r}, its summary says {record.status!r}")
     if record.epoch != line["epoch"]:
         raise ValueError(f"its last epoch is {line['epoch']}, its curve in {CURVES} ends at {record.epoch}")
-    if not set(probed_steps(record.config, record.summary)) <= {row["step"] for row in record.probes}:
+    if lacks_probes(record.config, record.summary, record.probes):
         raise ValueError(f"its probes in {PROBES} are not all there")
 
 

@@ -39,8 +39,6 @@ ALLOWED = re.compile(
     rf"(?P<study>{NAME})/(?:runs/(?P<run>{RUN_NAME.pattern})/(?P<file>(?:{SNAPSHOTS}/)?{NAME})"
     rf"|manifests/{NAME}\.json|clock\.json)"
 )
-
-
 #: What became of a run of an archive.
 Fate = Literal["added", "there", "left"]
 

@@ -58,8 +58,7 @@ class Clock:
 
     def get(self, config: RunConfig) -> float | None:
         """Milliseconds per step, if it has been measured."""
-        entry = self.known.get(clock_key(config))
-        known = entry.get("milliseconds") if isinstance(entry, dict) else None
+        known = self.known.get(clock_key(config), {}).get("milliseconds")
         return float(known) if isinstance(known, int | float) else None
 
     def measure(self, config: RunConfig) -> None:
@@ -73,11 +72,16 @@ class Clock:
 
 
 def _by_device(path: Path) -> dict[str, dict[str, Any]]:
-    """A clock's file; nothing of what cannot be read."""
+    """A clock's file: entries by device and shape; nothing of what cannot be read, or is no table."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    tables = _tables(found)
+    return {device: _tables(entries) for device, entries in tables.items()}
+
+
+def _tables(found: object) -> dict[str, dict[str, Any]]:
     return {name: table for name, table in found.items() if isinstance(table, dict)} if isinstance(found, dict) else {}
 
 

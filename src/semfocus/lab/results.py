@@ -39,15 +39,16 @@ def _gap(epochs: list[int]) -> bool:
     return bool(steps) and (set(steps[:-1]) - {steps[0]} != set() or not 0 < steps[-1] <= steps[0])
 
 
-def probed_steps(config: Mapping[str, Any], summary: Mapping[str, Any] | None) -> list[int]:
-    """After which steps a run must have been probed; none before it is over."""
+def lacks_probes(
+    config: Mapping[str, Any], summary: Mapping[str, Any] | None, probes: Iterable[Mapping[str, Any]]
+) -> bool:
+    """Are these not all the probes of a run that is over? Without one its time would be another."""
     train = config.get("train")
     if summary is None or not isinstance(train, dict) or not train.get("probe_every"):  # language models have none
-        return []
+        return False
     known = RunConfig.from_dict(config)
-    per_epoch = steps_per_epoch(known)
-    epochs = known.train.epochs if summary["status"] == "finished" else int(summary.get("diverged_epoch") or 1) - 1
-    return [step for step in known.train.probed_steps(per_epoch) if step <= epochs * per_epoch]
+    epochs = None if summary["status"] == "finished" else int(summary.get("diverged_epoch") or 1) - 1
+    return not set(known.train.probed_steps(steps_per_epoch(known), epochs)) <= {row.get("step") for row in probes}
 
 
 @dataclass(frozen=True)
@@ -135,13 +136,11 @@ class Run:
 
     @cached_property
     def probes(self) -> list[dict[str, Any]]:
-        """Looks at its first training examples between the evaluations; none where its config asks for none.
-
-        A run that is over must have them all: without one its time would be another.
-        """
-        if self.directory.lacks_probes(probed_steps(self._table("config.json"), self.summary)):
+        """Looks at its first training examples between the evaluations; none where its config asks for none."""
+        rows = self.directory.probes()
+        if lacks_probes(self._table("config.json"), self.summary, rows):
             raise self.directory.damaged("probe.jsonl")
-        return self.directory.probes()
+        return rows
 
     def last(self, column: str) -> float | None:
         """The value at the last epoch; None if the run is not over, or not finite."""
@@ -234,7 +233,7 @@ class ArmResult:
 
     def probed(self, split: Split) -> bool:
         """Whether somebody looked between the evaluations."""
-        return split == "train" and len(self.config.train.probed_steps(steps_per_epoch(self.config))) > 0
+        return split == "train" and bool(self.config.train.probed_steps(steps_per_epoch(self.config)))
 
     def last(self, column: str) -> dict[int, float]:
         """Values at the last epoch, per seed; those that diverged are left out."""

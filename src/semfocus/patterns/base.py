@@ -155,14 +155,12 @@ def broadcasts(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 
 def require_int(pattern: Pattern, name: str, minimum: int) -> None:
     """Knobs are checked when a pattern is made: ``TopK(0)`` fails there and not in the middle of a run."""
-    number = whole_number(name, getattr(pattern, name), minimum)
-    if type(number) is int and number >= 2**63:  # tensors hold no larger ones
-        raise ValueError(f"{name} is {number}; it must be below 2^63")
+    number = whole_number(name, getattr(pattern, name), minimum, bits=63)  # tensors hold no larger ones
     object.__setattr__(pattern, name, number)  # a NumPy integer becomes a plain one
 
 
-def whole_number(name: str, value: object, minimum: int | None = None) -> int:
-    """``value`` as an int, or an error that says what would do."""
+def whole_number(name: str, value: object, minimum: int | None = None, bits: int | None = None) -> int:
+    """``value`` as an int, or an error that says what would do; with ``bits`` its size must be below 2^bits."""
     number: int | None = None
     if type(value) is int or isinstance(value, torch.SymInt):
         number = value  # type: ignore[assignment]  # as it is: a compiler's symbol must not become a number
@@ -171,6 +169,8 @@ def whole_number(name: str, value: object, minimum: int | None = None) -> int:
     if number is None or (minimum is not None and number < minimum):
         wanted = "an integer" if minimum is None else f"an integer of at least {minimum}"
         raise ValueError(f"{name} is {value!r}; it must be {wanted}")
+    if bits is not None and type(number) is int and abs(number) >= 2**bits:
+        raise ValueError(f"{name} is {number}; it must be below 2^{bits}")
     return number
 
 

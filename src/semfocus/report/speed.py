@@ -49,8 +49,7 @@ def section(results: Results, judged: Sequence[Judged]) -> Section:
 def _timed_on(results: Results, clock: Clock) -> str:
     """Which machine's steps the clock counted."""
     entries = [clock.known[key] for arm in results.arms if (key := clock_key(arm.config)) in clock.known]
-    tables = [entry for entry in entries if isinstance(entry, dict)]
-    machines = dict.fromkeys(f"{entry.get('device')} (torch {entry.get('torch')})" for entry in tables)
+    machines = dict.fromkeys(f"{entry.get('device')} (torch {entry.get('torch')})" for entry in entries)
     return f" Steps were timed on {', '.join(machines)}." if machines else ""
 
 

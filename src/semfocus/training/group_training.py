@@ -83,8 +83,8 @@ class GroupTraining:
         for directory, broke in zip(self.directories, diverged.tolist(), strict=True):
             end = done if broke < 0 else broke - 1
             wanted = {*range(0, end + 1, self.config.eval_every), *({end} if end == self.config.epochs else ())}
-            steps = end * self.population.steps_per_epoch
-            if directory.lacks(wanted) or directory.lacks_probes(s for s in self.probed_steps if s <= steps):
+            probed = self.config.probed_steps(self.population.steps_per_epoch, end)
+            if directory.lacks(wanted) or directory.lacks_probes(probed):
                 return directory.run
         return None
 
@@ -113,7 +113,7 @@ class GroupTraining:
             if before + step + 1 in self.probed_steps:
                 probes.append((before + step + 1, self.population.evaluate("train", self.config.probe_examples)))
 
-        probing = len(self.probed_steps) > 0 and before < self.probed_steps[-1]
+        probing = self.probed_steps and before < self.probed_steps[-1]
         running = self.population.train_epoch(epoch, probe if probing else None)
         done = epoch + 1
         last = done == self.config.epochs

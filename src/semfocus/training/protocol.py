@@ -148,15 +148,16 @@ class TrainConfig:
                 f"diagnose_every is {self.diagnose_every}; it must be a multiple of eval_every, {self.eval_every}"
             )
 
-    def probed_steps(self, per_epoch: int) -> range:
-        """After which steps of a run it is probed, with so many steps an epoch.
+    def probed_steps(self, per_epoch: int, epochs: int | None = None) -> range:
+        """After which steps it is probed, with so many steps an epoch: of the whole run, or of its first epochs.
 
         >>> TrainConfig(epochs=3, probe_every=5, probe_epochs=2).probed_steps(8)
         range(5, 17, 5)
         """
         if not self.probe_every:
             return range(0)
-        return range(self.probe_every, min(self.probe_epochs, self.epochs) * per_epoch + 1, self.probe_every)
+        done = self.epochs if epochs is None else epochs
+        return range(self.probe_every, min(self.probe_epochs, done) * per_epoch + 1, self.probe_every)
 
 
 @dataclass(frozen=True, kw_only=True)
