@@ -9,6 +9,7 @@ inputs are halves (see ``half.py``), ds is multiplied by ``shrink``, a power of 
 import triton
 import triton.language as tl
 
+from .half import store_with_unit
 from .tiles import (
     DRAWN,
     LIFT,
@@ -27,7 +28,6 @@ from .tiles import (
     start_of,
     steps_of,
     steps_over_keys,
-    store_rows,
     survives,
     whole_tiles,
 )
@@ -67,7 +67,7 @@ def add_queries_gradient(
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_queries(
     q, k, v, out, d_out, lse, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
-    begins, ends, dq, delta, levels, hashes,
+    begins, ends, dq, dq_units, delta, levels, hashes,
     q_strides, k_strides, v_strides, d_out_strides, out_strides, mask_strides, dq_strides,
     queries, keys, middle, heads, groups,
     scale, offset, limit, factor, shrink, first_global, every,
@@ -112,8 +112,10 @@ def backward_queries(
     d_out_tile = load_rows(d_out, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
     out_tile = load_rows(out, rows, queries, out_strides[3], WIDTH, BLOCK_D)
     row_delta = tl.sum(out_tile.to(tl.float32) * d_out_tile.to(tl.float32), 1)
-    if HALVED:
-        row_delta = row_delta / tl.load(v_units + lead // groups)  # in the units of d_weights
+    if HALVED:  # in the units of d_weights
+        row_delta = row_delta * (
+            factor if out.dtype.element_ty == tl.float16 else 1.0 / tl.load(v_units + lead // groups)
+        )
         shrink = shrink * UNLIFT
     row_delta = row_delta * shrink
     tl.store(delta + at, row_delta)
@@ -140,13 +142,15 @@ def backward_queries(
             WIDTH, BLOCK_D, BLOCK_N, CHOSEN, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, True,
         )  # fmt: skip
     dq += place(dq_strides, lead, middle, heads, 1)
-    store_rows(dq, rows, queries, dq_strides[3], acc * result_scale, WIDTH, BLOCK_D)
+    in_units: tl.constexpr = HALVED and dq.dtype.element_ty == tl.float16
+    here = tl.program_id(0)
+    store_with_unit(dq, dq_units, here, rows, queries, dq_strides[3], acc * result_scale, in_units, WIDTH, BLOCK_D)
 
 
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_keys(
     q, k, v, d_out, delta, levels, hashes, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
-    begins, ends, firsts, lasts, dk, dv,
+    begins, ends, firsts, lasts, dk, dk_units, dv, dv_units,
     q_strides, k_strides, v_strides, d_out_strides, mask_strides, dk_strides, dv_strides,
     queries, keys, middle, heads, groups,
     scale, offset, limit, factor, shrink, first_global, every,
@@ -244,5 +248,7 @@ def backward_keys(
         dv_acc += dv_head * dv_scale
     dk += place(dk_strides, shared, middle, heads // groups, 1)
     dv += place(dv_strides, shared, middle, heads // groups, 1)
-    store_rows(dk, columns, keys, dk_strides[3], dk_acc, WIDTH, BLOCK_D)
-    store_rows(dv, columns, keys, dv_strides[3], dv_acc, WIDTH, BLOCK_D)
+    in_units: tl.constexpr = HALVED and dk.dtype.element_ty == tl.float16
+    here = tl.program_id(0)
+    store_with_unit(dk, dk_units, here, columns, keys, dk_strides[3], dk_acc, in_units, WIDTH, BLOCK_D)
+    store_with_unit(dv, dv_units, here, columns, keys, dv_strides[3], dv_acc, in_units, WIDTH, BLOCK_D)

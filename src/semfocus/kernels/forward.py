@@ -104,7 +104,7 @@ def full_forward(
     if HALVED:
         lift = LIFT
         scale = scale * tl.load(q_units + lead) * tl.load(k_units + lead // groups)
-        factor = factor * tl.load(v_units + lead // groups)
+        factor = 1.0 if out.dtype.element_ty == tl.float16 else factor * tl.load(v_units + lead // groups)
     stride = padded_rows(queries)
     noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
@@ -163,7 +163,7 @@ def top_k_forward(
     if HALVED:
         lift = LIFT
         scale = scale * tl.load(q_units + lead) * tl.load(k_units + lead // groups)
-        factor = factor * tl.load(v_units + lead // groups)
+        factor = 1.0 if out.dtype.element_ty == tl.float16 else factor * tl.load(v_units + lead // groups)
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
     row = ()
     for i in tl.static_range(TILES):

@@ -40,3 +40,15 @@ def to_half(
         here = start + tl.arange(0, BLOCK_M)
         tile = load_rows(x, here, rows, x_strides[3], WIDTH, BLOCK_D)
         store_rows(y, here, rows, WIDTH, tile * inverse, WIDTH, BLOCK_D)
+
+
+@triton.jit
+def store_with_unit(
+    x, units, at, rows, count, stride, values, IN_UNITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """As ``store_rows``; IN_UNITS: as halves, with one unit for all values, which goes to ``units[at]``."""
+    if IN_UNITS:
+        unit, inverse = unit_for(tl.max(tl.max(tl.abs(values), 1), 0))
+        tl.store(units + at, unit)
+        values = values * inverse
+    store_rows(x, rows, count, stride, values, WIDTH, BLOCK_D)

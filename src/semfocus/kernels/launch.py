@@ -113,13 +113,15 @@ class Tile:
 
 #: Up to this many keys the kernel that holds a row's scores in registers can do with so few.
 FEW_REGISTERS_UP_TO = 512
+#: Rows of dq, dk and dv that share a unit, where these are written as halves: those of a program.
+UNIT_ROWS = 64
 #: What was fastest on an H200, with tensor cores.
 TILES = {
     "full_forward": Tile(64, 64, 4, 3),
     "top_few_forward": Tile(64, 32, 4, 3, THREE_PROGRAMS),
     "top_k_forward": Tile(16, 128, 4, 1),
-    "backward_queries": Tile(64, 32, 4, 3),
-    "backward_keys": Tile(32, 64, 4, 3, THREE_PROGRAMS),
+    "backward_queries": Tile(UNIT_ROWS, 32, 4, 3),
+    "backward_keys": Tile(32, UNIT_ROWS, 4, 3, THREE_PROGRAMS),
 }
 #: The same for float32 products in full precision, which tensor cores do not have.
 EXACT_TILES = {
@@ -213,6 +215,13 @@ def with_bits(options: Options, bits: Tensor) -> Options:
     return replace(options, bits=bits) if bits.numel() > 0 else options
 
 
+class Halves(NamedTuple):
+    """A tensor (n0, n1, h, t, d) as float16, and its units: one for each (n0, n1, h), or for UNIT_ROWS rows of each."""
+
+    x: Tensor
+    units: Tensor
+
+
 class Inputs(NamedTuple):
     """What the kernels multiply: the caller's tensors, or halves of them with their units."""
 
@@ -288,14 +297,23 @@ def fill(x: Inputs, options: Options, out: Tensor, lse: Tensor, words: Tensor) -
 
 
 def backward(
-    d_out: Tensor, x: Inputs, out: Tensor, lse: Tensor, words: Tensor, options: Options,
-    dq: Tensor, dk: Tensor, dv: Tensor,
+    d_out: Tensor | Halves, x: Inputs, out: Tensor, lse: Tensor, words: Tensor, options: Options,
+    dq: Tensor | Halves, dk: Tensor | Halves, dv: Tensor | Halves,
 ) -> None:  # fmt: skip
-    """Fills dq, dk and dv, which have the shapes of q, k and v and contiguous rows."""
+    """Fills dq, dk and dv, which have the shapes of q, k and v and contiguous rows.
+
+    d_out is (n0, n1, t, h, d) as out is, and out may be in halves: then with the units of v, without dropout's factor.
+    """
     q, k, v = map(rows_contiguous, (x.q, x.k, x.v))  # where they are no halves they are as the caller gave them
     units = x[3:]
-    out, d_out = out.transpose(2, 3), d_out.transpose(2, 3)  # (n0, n1, h, t, d)
-    d_out, d_out_units = halves(d_out) if x.halved else (rows_contiguous(d_out), x.q_units)
+    out = out.transpose(2, 3)  # (n0, n1, h, t, d)
+    if not isinstance(d_out, Halves):
+        d_out = d_out.transpose(2, 3)
+        d_out = Halves(*halves(d_out)) if x.halved else Halves(rows_contiguous(d_out), x.q_units)
+    d_out, d_out_units = d_out
+    (dq, dq_units), (dk, dk_units), (dv, dv_units) = (
+        each if isinstance(each, Halves) else Halves(each, lse) for each in (dq, dk, dv)
+    )  # lse stands in for units
     delta, levels = lse.new_empty(2, lse.shape[:3].numel(), padded_rows(q.shape[3]))
     draws = options.dropout_p > 0 and options.bits is None
     hashes = torch.empty_like(delta, dtype=torch.int32) if draws else delta  # a stand-in, not read
@@ -308,13 +326,13 @@ def backward(
     numbers = (*counts, *options.numbers(), options.shrink(x), *options.window_numbers)
     shape = tile("backward_queries", queries, keys, q.shape[4], options.exact)
     backward_queries[(cdiv(queries, shape.m) * q.shape[:3].numel(),)](
-        q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, delta, levels, hashes,
+        q, k, v, out, d_out, lse, *sides, *intervals[:2], dq, dq_units, delta, levels, hashes,
         *strides, out.stride()[:4], options.mask_strides, dq.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip
     shape = tile("backward_keys", queries, keys, q.shape[4], options.exact)
     backward_keys[(cdiv(keys, shape.n) * k.shape[:3].numel(),)](
-        q, k, v, d_out, delta, levels, hashes, *sides, *intervals, dk, dv,
+        q, k, v, d_out, delta, levels, hashes, *sides, *intervals, dk, dk_units, dv, dv_units,
         *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
         *numbers, **flags, **shape.schedule(),
     )  # fmt: skip

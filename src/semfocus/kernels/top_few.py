@@ -257,7 +257,7 @@ def top_few_forward(
     if HALVED:
         lift = LIFT
         scale = scale * tl.load(q_units + lead) * tl.load(k_units + lead // groups)
-        factor = factor * tl.load(v_units + lead // groups)
+        factor = 1.0 if out.dtype.element_ty == tl.float16 else factor * tl.load(v_units + lead // groups)
     q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
     best = ()
     for _ in tl.static_range(LEVELS):
