@@ -167,10 +167,10 @@ def test_ties_go_to_the_lowest_index(pattern, scale, precision):
 
 @pytest.mark.parametrize("k", [5, 8, 16, 20])
 def test_slots_that_hold_more_of_the_best_than_they_keep(k):
-    """The best keys lie 32 apart, in one slot."""
-    keys = 32 * k
+    """The best keys lie 64 apart, in one slot of 64 or of 32."""
+    keys = 64 * k
     problem, d_out = draw(TopK(k), 3, keys, lead=(1,), heads=1)
-    best = torch.arange(0, keys, 32)
+    best = torch.arange(0, keys, 64)
     problem.k[..., best, :] = problem.q.mean(-2, keepdim=True) * torch.linspace(20, 30, k)[:, None]
     problem.q[:] = problem.q.mean(-2, keepdim=True)
     kept = check(problem, d_out)

@@ -29,8 +29,9 @@ BITS = 32
 LONG_MATRIX = 4096
 #: Up to this many kept keys the scores of a row need not stay on chip.
 FEW = 64
-#: And how many of a slot's scores must: the chance that one of 32 slots holds more of the k best is about 1e-5.
-LEVELS = (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)
+#: And how many of a slot's scores must: the chance that one of 64 slots, or of 32, holds more of the k best is small
+#: (at most 6e-5, and about 1e-5).
+LEVELS = {64: (0, 1, 2, 3, 3, 3, 3), 32: (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)}
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ UNIT_ROWS = 64
 #: What was fastest on an H200, with tensor cores.
 TILES = {
     "full_forward": Tile(64, 64, 4, 3),
-    "top_few_forward": Tile(64, 32, 4, 3, THREE_PROGRAMS),
+    "top_few_forward": Tile(64, 64, 4, 3, THREE_PROGRAMS),
     "top_k_forward": Tile(16, 128, 4, 1),
     "backward_queries": Tile(UNIT_ROWS, 32, 4, 3),
     "backward_keys": Tile(32, UNIT_ROWS, 4, 3, THREE_PROGRAMS),
@@ -149,13 +150,13 @@ def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
     )
 
 
-def remembered(budget: int) -> int:
+def remembered(budget: int, slots: int) -> int:
     """How many of a slot's scores are remembered. For larger budgets a few of the best may be overlooked in a row.
 
-    >>> [remembered(k) for k in (5, 16, 17, 32, 64)]
-    [4, 6, 3, 4, 6]
+    >>> remembered(5, 64), [remembered(k, 32) for k in (5, 16, 17, 32, 64)]
+    (3, [4, 6, 3, 4, 6])
     """
-    return LEVELS[budget] if budget < len(LEVELS) else 2 + budget // 16
+    return LEVELS[slots][budget] if budget < len(LEVELS[slots]) else 2 + budget // 16
 
 
 def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
@@ -280,9 +281,11 @@ def fill(x: Inputs, options: Options, out: Tensor, lse: Tensor, words: Tensor) -
     shape = tile(name, queries, keys, q.shape[4], options.exact)
     grid = (cdiv(queries, shape.m) * q.shape[:3].numel(),)
     if few:
+        slots = shape.n if options.budget < len(LEVELS[64]) else BITS
+        shape = replace(shape, n=slots)
         top_few_forward[grid](
             q, k, v, into, lse, words, *sides, *strides, *counts, *options.numbers(),
-            K=options.budget, LEVELS=remembered(options.budget), **flags, **shape.schedule(),
+            K=options.budget, LEVELS=remembered(options.budget, slots), **flags, **shape.schedule(),
         )  # fmt: skip
     elif options.budget:
         top_k_forward[grid](

@@ -80,19 +80,26 @@ def kept_keys(scores, columns, lowest, last, TIED: tl.constexpr):
 def add_kept(
     sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
     k_stride, v_stride, mask_stride, scale, offset, limit,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, TIED: tl.constexpr, EDGE: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    TIED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """The weighted values, weights and number of kept keys, with those of one more tile; writes its kept bits."""
-    acc, totals, count = sums
+    acc, total, count = sums
     columns = start + tl.arange(0, BLOCK_N)
     scores = tile_scores(
         q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
         WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, PRECISION, EDGE,
     )  # fmt: skip
     kept = kept_keys(scores, columns, lowest, last, TIED)
-    word = tl.sum(tl.where(kept, (1 << tl.arange(0, 32))[None, :], 0), 1)
-    tl.store(words + (start >> 5) * stride + rows, word)
+    bits = tl.reshape(tl.where(kept, (1 << (tl.arange(0, BLOCK_N) & 31))[None, :], 0), (BLOCK_M, BLOCK_N // 32, 32))
+    word = tl.sum(bits, 2)  # (M, N / 32)
+    of_word = (start >> 5) + tl.arange(0, BLOCK_N // 32)[None, :]
+    to = words + of_word * stride + rows[:, None]
+    if EDGE:
+        tl.store(to, word, mask=of_word * 32 < keys + 0 * rows[:, None])
+    else:
+        tl.store(to, word)
     weights = tl.where(kept, tl.exp2(scores * LOG2_E - peak[:, None]), 0.0)
     dropped = weights
     if DROPOUT:
@@ -100,7 +107,7 @@ def add_kept(
         dropped = spare(weights, spared)
     v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D, EDGE)
     acc = tl.dot(dropped.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
-    return acc, totals + weights, count + ones_in(word)
+    return acc, total + tl.sum(weights, 1), count + tl.sum(ones_in(word), 1)
 
 
 @triton.jit
@@ -113,25 +120,25 @@ def values_of_kept(
     """The last pass: weighted sum of values, sum of weights, number of kept keys; writes the kept bits."""
     sums = (
         tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
-        tl.zeros((BLOCK_M, BLOCK_N), tl.float32),
+        tl.zeros((BLOCK_M,), tl.float32),
         tl.zeros((BLOCK_M,), tl.int32),
     )
     for start in range(0, whole, BLOCK_N):
         sums = add_kept(
             sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
             k_stride, v_stride, mask_stride, scale, offset, limit,
-            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, False,
+            WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, False,
         )  # fmt: skip
     for start in range(whole, end, BLOCK_N):
         sums = add_kept(
             sums, q_tile, k, v, words, mask, noise, row_keys, rows, start, stride, keys, lowest, last, peak,
             k_stride, v_stride, mask_stride, scale, offset, limit,
-            WIDTH, BLOCK_D, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, True,
+            WIDTH, BLOCK_D, BLOCK_M, BLOCK_N, CAUSAL, MASKED, DROPOUT, PRECISION, TIED, True,
         )  # fmt: skip
     if CAUSAL:  # the backward kernels may look at more than these rows see
         for word in range(tl.cdiv(end, 32), tl.cdiv(keys, 32)):
             tl.store(words + word * stride + rows, tl.zeros((BLOCK_M,), tl.int32))
-    return sums[0], tl.sum(sums[1], 1), sums[2]
+    return sums
 
 
 @triton.jit
@@ -237,10 +244,7 @@ def top_few_forward(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPOUT: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The K visible keys of largest score, ties to the lowest index. BLOCK_N must be 32: a word of bits per tile.
-
-    A slot keeps its LEVELS best.
-    """
+    """The K visible keys of largest score, ties to the lowest index. Each of BLOCK_N slots keeps its LEVELS best."""
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * BLOCK_M
