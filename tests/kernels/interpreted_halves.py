@@ -18,7 +18,7 @@ from semfocus import (
     TopK,
     kernels,
 )
-from semfocus.kernels.attention_half_tiles import unit_of  # noqa: F401 (imports Triton)
+from semfocus.kernels import long_half, mlp_half  # noqa: F401 (they register the operators)
 from semfocus.model.transformer import run_block
 from semfocus.training import paper
 from semfocus.training.population import Population, precision
@@ -168,15 +168,31 @@ def test_second_half_against_plain(dropout):
     check_mlp(["relu", "gelu", "mish", "relu"], 37, dropout=dropout)
 
 
-@pytest.mark.parametrize("power", [-80, 60])
-def test_gradients_of_any_size_lose_nothing(power):
-    """Units are powers of two: a gradient 2^p times as large gives results 2^p times as large, bit for bit."""
+def second_half():
+    """Inputs that have gradients, and the output."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 70, 16), (2, 16, 24), (2, 1, 24), (2, 24, 16), (2, 1, 16)]
     inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
     keys, kinds = torch.tensor([[1, 2], [1, 2]], dtype=torch.int32)
-    out = torch.ops.semfocus.mlp_half(*inputs, keys, kinds, 0b11, 1e-5, 0.1)
-    change = torch.randn(out.shape, generator=generator)
+    return inputs, torch.ops.semfocus.mlp_half(*inputs, keys, kinds, 0b11, 1e-5, 0.1)
+
+
+def longer_first_half():
+    """The same of two heads, of which one member has all keys and the other three."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 2, 66, 16), (2, 16, 96), (2, 1, 96), (2, 32, 16), (2, 1, 16)]
+    inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    keys, scales = torch.tensor([1, 2], dtype=torch.int32), torch.ones(2)
+    runs = (None, None, [1, 2], [0, 3], [0, 0], 66)
+    return inputs, torch.ops.semfocus.long_half(*inputs, scales, keys, *runs, 1e-5, 0.1)[0]
+
+
+@pytest.mark.parametrize("power", [-80, 60])
+@pytest.mark.parametrize("half", [second_half, longer_first_half])
+def test_gradients_of_any_size_lose_nothing(half, power):
+    """Units are powers of two: a gradient 2^p times as large gives results 2^p times as large, bit for bit."""
+    inputs, out = half()
+    change = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
     plain = torch.autograd.grad(out, inputs, change, retain_graph=True)
     scaled = torch.autograd.grad(out, inputs, change * 2.0**power, retain_graph=True)
     nothing = torch.autograd.grad(out, inputs, torch.zeros_like(out))

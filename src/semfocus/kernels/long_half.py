@@ -28,6 +28,8 @@ AFTER_BACKWARD = {"num_warps": 4, "num_stages": 3}
 BEFORE_BACKWARD = {"num_warps": 4, "num_stages": 4}
 MAPS_BACKWARD = {"num_warps": 8, "num_stages": 3}
 
+PRIORITY = -1  # of what waits for memory: before what computes
+
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -93,9 +95,9 @@ def long_half(
         HEADS=sizes["HEADS"], WIDTH=sizes["WIDTH"], BLOCK_D=sizes["BLOCK_D"], BLOCK_B=padded(examples, 16),
     )  # fmt: skip
     grid = (members * cdiv(n, BLOCK_M),)
-    with _beside(h.device):  # one computes, the other waits for memory
-        launch.draw(bits, noise, tokens, tokens, 0, dropout_p)
-    before_forward[grid](h, maps, b, units, qkv, b.stride(0), members, examples, n, eps, **sizes, **BEFORE_FORWARD)
+    with _beside(h.device):  # one waits for memory, the other computes
+        before_forward[grid](h, maps, b, units, qkv, b.stride(0), members, examples, n, eps, **sizes, **BEFORE_FORWARD)
+    launch.draw(bits, noise, tokens, tokens, 0, dropout_p)
     _join(h.device)
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
     for own, inputs, options in _runs(*arguments):
@@ -109,7 +111,7 @@ def long_half(
 
 @lru_cache
 def _second_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
 
 
 def _beside(device: torch.device) -> AbstractContextManager[Any]:
