@@ -219,8 +219,8 @@ def backward_keys(
             scores = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION) * (head_scale * LOG2_E)  # (N, M)
             weights = tl.exp2(scores - row_lse[None, :])
             if CHOSEN:
-                seen = bits_of(words + before, rows, stride, first, keys, False, BLOCK_N)
-            else:
+                weights = tl.where(bits_of(words + before, rows, stride, first, keys, False, BLOCK_N), weights, 0.0)
+            elif CAUSAL or WINDOW or MASKED:  # else only keys beyond the last are not seen, of which nothing is written
                 seen = seen_column
                 if CAUSAL:
                     seen = seen & (columns[:, None] <= rows[None, :] + offset)
@@ -229,7 +229,7 @@ def backward_keys(
                     row_begin = tl.load(begins + own, mask=rows < queries, other=keys)
                     row_end = tl.load(ends + own, mask=rows < queries, other=0)
                     seen = seen & in_window(row_begin[None, :], row_end[None, :], columns[:, None], first_global)
-            weights = tl.where(seen, weights, 0.0)
+                weights = tl.where(seen, weights, 0.0)
             d_weights = tl.dot(v_tile, tl.trans(d_out_tile), input_precision=PRECISION)  # (N, M)
             change = d_weights * (factor * step) - row_delta[None, :]
             dropped = weights

@@ -46,8 +46,9 @@ def to_half(
 def store_with_unit(
     x, units, at, rows, count, stride, values, IN_UNITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """As ``store_rows``; IN_UNITS: as halves, with one unit for all values, which goes to ``units[at]``."""
+    """As ``store_rows``; IN_UNITS: as halves, with one unit for all that is stored, which goes to ``units[at]``."""
     if IN_UNITS:
+        values = tl.where((rows < count)[:, None], values, 0.0)
         unit, inverse = unit_for(tl.max(tl.max(tl.abs(values), 1), 0))
         tl.store(units + at, unit)
         values = values * inverse
