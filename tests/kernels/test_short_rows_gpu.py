@@ -64,6 +64,20 @@ def test_odd_shapes(pattern, t, s, d, heads, kv_heads, causal, high):
     check(*draw(pattern, t, s, d=d, heads=heads, kv_heads=kv_heads, **options))
 
 
+@pytest.mark.parametrize("k", [1, 2, 5, 8, 9])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_few_kept_keys(k, causal, high):
+    """Two ways of the backward pass meet here. Several tiles, grouped heads, scales of members, padding."""
+    from kernel_oracle import check
+
+    mask = torch.arange(330, device="cuda") < torch.tensor([330, 290, 3], device="cuda")[:, None, None, None]
+    scale = torch.tensor([0.1, -0.2, 0.05], device="cuda")[:, None, None, None]
+    options = {"scale": scale, "mask": mask, "is_causal": causal, "query_offset": 30}
+    problem, d_out = draw(TopK(k), 300, 330, heads=4, kv_heads=2, **options)
+    check(problem, d_out)
+    check(dataclasses.replace(problem, dropout_p=0.2), d_out)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_longer_rows_for_some_budgets(causal, high):
     from kernel_oracle import check

@@ -64,6 +64,45 @@ def add_queries_gradient(
     return tl.dot(d_scores.to(k_tile.dtype), k_tile, acc, input_precision=PRECISION)
 
 
+@triton.jit
+def facts_of_rows(
+    q, out, d_out, lse, scales, q_units, k_units, v_units, d_out_units, q_strides, out_strides, d_out_strides,
+    lead, rows, queries, middle, heads, groups, scale, factor, shrink,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, SCALED: tl.constexpr, HALVED: tl.constexpr,
+):  # fmt: skip
+    """What the gradient of a block of queries rests on.
+
+    q and do (M, D); log-sum-exp (infinite beyond the last query) and delta (M,); what q k^T, do v^T without the
+    dropout factor, and ds k are multiplied by.
+    """
+    if SCALED:
+        scale = tl.load(scales + lead)
+    lift = 0.0
+    step = shrink
+    result_scale = scale / shrink
+    if HALVED:
+        lift = LIFT
+        step = step * UNLIFT
+        k_unit = tl.load(k_units + lead // groups)
+        d_unit = tl.load(d_out_units + lead) * tl.load(v_units + lead // groups)
+        result_scale = result_scale * k_unit * d_unit
+        scale = scale * tl.load(q_units + lead) * k_unit
+    row_lse = tl.load(lse + lead.to(tl.int64) * queries + rows, mask=rows < queries, other=float("inf")) - lift
+    q += place(q_strides, lead, middle, heads, 1)
+    out += place(out_strides, lead, middle, heads, 1)
+    d_out += place(d_out_strides, lead, middle, heads, 1)
+    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
+    d_out_tile = load_rows(d_out, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
+    out_tile = load_rows(out, rows, queries, out_strides[3], WIDTH, BLOCK_D)
+    row_delta = tl.sum(out_tile.to(tl.float32) * d_out_tile.to(tl.float32), 1)
+    if HALVED:  # in the units of do v^T
+        if out.dtype.element_ty == tl.float16:
+            row_delta = row_delta * factor
+        else:
+            row_delta = row_delta / tl.load(v_units + lead // groups)
+    return q_tile, d_out_tile, row_lse, row_delta * step, scale, step, result_scale
+
+
 @triton.jit(do_not_specialize=["offset", "limit"])
 def backward_queries(
     q, k, v, out, d_out, lse, words, mask, noise, scales, q_units, k_units, v_units, d_out_units,
@@ -84,40 +123,20 @@ def backward_queries(
     lead = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * BLOCK_M
     rows = first + tl.arange(0, BLOCK_M)
-    q += place(q_strides, lead, middle, heads, 1)
     k += place(k_strides, lead, middle, heads, groups)
     v += place(v_strides, lead, middle, heads, groups)
-    out += place(out_strides, lead, middle, heads, 1)
-    d_out += place(d_out_strides, lead, middle, heads, 1)
     mask += place(mask_strides, lead, middle, heads, 1)
     stride = padded_rows(queries)
     words += lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
-    if SCALED:
-        scale = tl.load(scales + lead)
-    lift = 0.0
-    result_scale = scale / shrink
-    if HALVED:
-        lift = LIFT
-        k_unit = tl.load(k_units + lead // groups)
-        d_unit = tl.load(d_out_units + lead) * tl.load(v_units + lead // groups)
-        result_scale = result_scale * k_unit * d_unit
-        scale = scale * tl.load(q_units + lead) * k_unit
     noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
     at = lead.to(tl.int64) * stride + rows
     if DROPOUT == 1:
         tl.store(hashes + at[:, None], row_keys.to(tl.int32, bitcast=True))
-    row_lse = tl.load(lse + lead.to(tl.int64) * queries + rows, mask=rows < queries, other=float("inf")) - lift
+    q_tile, d_out_tile, row_lse, row_delta, scale, step, result_scale = facts_of_rows(
+        q, out, d_out, lse, scales, q_units, k_units, v_units, d_out_units, q_strides, out_strides, d_out_strides,
+        lead, rows, queries, middle, heads, groups, scale, factor, shrink, WIDTH, BLOCK_D, SCALED, HALVED,
+    )  # fmt: skip
     tl.store(levels + at, row_lse)
-    q_tile = load_rows(q, rows, queries, q_strides[3], WIDTH, BLOCK_D)
-    d_out_tile = load_rows(d_out, rows, queries, d_out_strides[3], WIDTH, BLOCK_D)
-    out_tile = load_rows(out, rows, queries, out_strides[3], WIDTH, BLOCK_D)
-    row_delta = tl.sum(out_tile.to(tl.float32) * d_out_tile.to(tl.float32), 1)
-    if HALVED:  # in the units of d_weights
-        row_delta = row_delta * (
-            factor if out.dtype.element_ty == tl.float16 else 1.0 / tl.load(v_units + lead // groups)
-        )
-        shrink = shrink * UNLIFT
-    row_delta = row_delta * shrink
     tl.store(delta + at, row_delta)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     by_all, end = seen_by(first, offset, keys, CAUSAL, BLOCK_M)
@@ -131,14 +150,14 @@ def backward_queries(
         acc = add_queries_gradient(
             acc, q_tile, d_out_tile, row_lse, row_delta, k, v, words, mask, noise, row_keys, rows, row_begin, row_end,
             start_of(turn, low, local, tail, WINDOW, BLOCK_N), stride, keys,
-            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, factor * shrink, first_global,
+            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, factor * step, first_global,
             WIDTH, BLOCK_D, BLOCK_N, CHOSEN, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, False,
         )  # fmt: skip
     for turn in range(whole, count):
         acc = add_queries_gradient(
             acc, q_tile, d_out_tile, row_lse, row_delta, k, v, words, mask, noise, row_keys, rows, row_begin, row_end,
             start_of(turn, low, local, tail, WINDOW, BLOCK_N), stride, keys,
-            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, factor * shrink, first_global,
+            k_strides[3], v_strides[3], mask_strides[3], scale, offset, limit, factor * step, first_global,
             WIDTH, BLOCK_D, BLOCK_N, CHOSEN, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, True,
         )  # fmt: skip
     dq += place(dq_strides, lead, middle, heads, 1)

@@ -17,6 +17,7 @@ from ..randomness import dropout_numbers
 from . import LONGEST_ROW
 from .backward import backward_keys, backward_queries
 from .dropout_bits import draw_bits
+from .few_backward import WORDS, few_keys, few_queries
 from .forward import full_forward, top_k_forward
 from .half import to_half
 from .integers import THREE_PROGRAMS, cdiv, padded
@@ -32,6 +33,9 @@ FEW = 64
 #: And how many of a slot's scores must: the chance that one of 64 slots, or of 32, holds more of the k best is small
 #: (at most 6e-5, and about 1e-5).
 LEVELS = {64: (0, 1, 2, 3, 3, 3, 3), 32: (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)}
+
+#: Up to this many kept keys the backward pass gathers them, if they are halves, instead of multiplying tiles.
+FEWEST = 8
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,11 @@ EXACT_TILES = {
     "backward_queries": Tile(32, 32, 4, 1),
     "backward_keys": Tile(32, 32, 4, 1),
 }
+
+#: Of the kernels where few keys are kept: rows of a tile, queries or keys, and how they are scheduled.
+FEW_ROWS = UNIT_ROWS
+FEW_QUERIES = {"num_warps": 8, "num_stages": 1}
+FEW_KEYS = {"num_warps": 4, "num_stages": 3}
 
 
 def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
@@ -317,6 +326,10 @@ def backward(
     (dq, dq_units), (dk, dk_units), (dv, dv_units) = (
         each if isinstance(each, Halves) else Halves(each, lse) for each in (dq, dk, dv)
     )  # lse stands in for units
+    if x.halved and 0 < options.budget <= FEWEST and words.shape[3] <= WORDS.value:
+        gradients = (dq, dq_units, dk, dk_units, dv, dv_units)
+        _few_backward(d_out, d_out_units, x, out, lse, words, options, *gradients)
+        return
     delta, levels = lse.new_empty(2, lse.shape[:3].numel(), padded_rows(q.shape[3]))
     draws = options.dropout_p > 0 and options.bits is None
     hashes = torch.empty_like(delta, dtype=torch.int32) if draws else delta  # a stand-in, not read
@@ -338,4 +351,32 @@ def backward(
         q, k, v, d_out, delta, levels, hashes, *sides, *intervals, dk, dk_units, dv, dv_units,
         *strides, options.mask_strides, dk.stride()[:4], dv.stride()[:4],
         *numbers, **flags, **shape.schedule(),
+    )  # fmt: skip
+
+
+def _few_backward(
+    d_out: Tensor, d_out_units: Tensor, x: Inputs, out: Tensor, lse: Tensor, words: Tensor, options: Options,
+    dq: Tensor, dq_units: Tensor, dk: Tensor, dk_units: Tensor, dv: Tensor, dv_units: Tensor,
+) -> None:  # fmt: skip
+    """``backward`` where few keys of halves are kept; ``d_out`` too in halves, and like ``out`` (n0, n1, h, t, d)."""
+    q, k, v, q_units, k_units, v_units = x
+    _, noise, scales = options.side_inputs(q)
+    counts, flags = sizes(q, k), options.flags(x)
+    queries, keys = counts[:2]
+    scale, offset, limit, factor = options.numbers()
+    shrink = options.shrink(x)
+    lists = q.new_empty((*q.shape[:3], options.budget, 3, padded_rows(queries)), dtype=torch.int16)
+    registers = {"maxnreg": THREE_PROGRAMS} if q.shape[4] <= 64 else {}
+    same = {"K": options.budget, "SCALED": flags["SCALED"], "WIDTH": flags["WIDTH"], "BLOCK_D": flags["BLOCK_D"]}
+    few_queries[(cdiv(queries, FEW_ROWS) * q.shape[:3].numel(),)](
+        q, k, v, out, d_out, lse, words, noise, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
+        *[y.stride()[:4] for y in (q, k, v, d_out, out, dq)],
+        *counts, scale, offset, limit, factor, shrink,
+        DROPOUT=flags["DROPOUT"], BLOCK_M=FEW_ROWS, **same, **FEW_QUERIES,
+    )  # fmt: skip
+    few_keys[(cdiv(keys, FEW_ROWS) * k.shape[:3].numel(),)](
+        q, d_out, lists.view(torch.int32), scales, q_units, v_units, d_out_units, dk, dk_units, dv, dv_units,
+        *[y.stride()[:4] for y in (q, d_out, dk, dv)],
+        *counts, scale, offset, factor, shrink,
+        CAUSAL=flags["CAUSAL"], BLOCK_M=FEW_ROWS, BLOCK_N=FEW_ROWS, **same, **FEW_KEYS, **registers,
     )  # fmt: skip
