@@ -90,6 +90,18 @@ def test_padding(calls):
     assert len(calls) == 2
 
 
+def test_what_is_hidden_does_not_matter(calls):
+    """Nor does what stands in the bits of rows beyond the last query."""
+    seen = torch.arange(40) % 16 == 7  # three of them, and five may be kept
+    problem, d_out = draw(TopK(5), 18, 40, mask=seen[None, None, None, :])
+    problem.k[..., ~seen, :] = 0
+    expected = run(problem, d_out)[1]
+    problem.k[..., ~seen, :] = torch.nan
+    assert all(map(torch.equal, run(problem, d_out)[1], expected))
+    assert all(x.any() for x in expected)
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("drawn", [True, False], ids=["bits drawn before", "bits drawn here"])
 @pytest.mark.parametrize("offset", [0, 7])
 def test_dropout(drawn, offset, calls, monkeypatch):

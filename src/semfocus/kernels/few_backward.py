@@ -48,11 +48,12 @@ def lowest_bit(word):
 def write_columns(to, words, rows, queries, keys, stride, K: tl.constexpr):
     """The first K columns that each row keeps, in order; NONE where it keeps fewer."""
     filled = rows * 0  # the words that are not empty, each a bit
-    for first in range(0, tl.cdiv(keys, 32), UNROLLED):
+    count = tl.cdiv(keys, 32)
+    for first in range(0, count, UNROLLED):
         for i in tl.static_range(UNROLLED):
-            index = first + i + 0 * rows
-            word = tl.load(words + index * stride + rows, mask=(rows < queries) & (index * 32 < keys), other=0)
-            filled |= tl.where(word != 0, 1 << index, 0)
+            index = tl.minimum(first + i, count - 1)  # the last one again is no harm
+            filled |= tl.where(tl.load(words + index * stride + rows) != 0, 1 << index, 0)
+    filled = tl.where(rows < queries, filled, 0)  # anything may stand beyond the last one
     at, word = rows * 0, rows * 0
     for slot in tl.static_range(K):
         done = word == 0
@@ -86,7 +87,10 @@ def few_queries(
     K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
     DROPOUT: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """dq, and the lists, also of the rows beyond the last query: a program takes a block of queries."""
+    """dq, and the lists, also of the rows beyond the last query: a program takes a block of queries.
+
+    A slot without a key has a key and a value of zeros, so that it adds nothing here, and no tile has its column.
+    """
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
     rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -104,15 +108,13 @@ def few_queries(
     write_columns(lists, words, rows, queries, keys, stride, K)
     tl.debug_barrier()  # they are read by other threads
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    results = ()
-    for slot in tl.static_range(K):
-        column = tl.load(lists + 3 * slot * stride).to(tl.int32)
+    for _ in range(K):
+        column = tl.load(lists).to(tl.int32)
         k_rows = load_rows(k, column, keys, k_strides[3], WIDTH, BLOCK_D).to(tl.float32)
         v_rows = load_rows(v, column, keys, v_strides[3], WIDTH, BLOCK_D).to(tl.float32)
         weight = tl.exp2(tl.sum(q_tile * k_rows, 1) * (scale * LOG2_E) - row_lse)
         # The scores behind row_lse were added up in another order; a weight is not more than 1, and a half has an end.
         weight = tl.where(weight > HEAVIEST, HEAVIEST, weight)
-        weight = tl.where(column != NONE, weight, 0.0)
         change = tl.sum(d_out_tile * v_rows, 1) * (factor * step) - row_delta
         dropped = weight
         if DROPOUT:
@@ -121,11 +123,9 @@ def few_queries(
             change = tl.where(spared, change, -row_delta)
         d_score = (weight * change).to(tl.float16)
         acc += d_score.to(tl.float32)[:, None] * k_rows
-        results = results + ((bits_of_half(dropped), bits_of_half(d_score)),)  # noqa: RUF005
-    # Now, and not in the loop: a store could change what is loaded after it, for all the compiler knows.
-    for slot in tl.static_range(K):
-        tl.store(lists + (3 * slot + 1) * stride, results[slot][0])
-        tl.store(lists + (3 * slot + 2) * stride, results[slot][1])
+        tl.store(lists + stride, bits_of_half(dropped))
+        tl.store(lists + 2 * stride, bits_of_half(d_score))
+        lists += 3 * stride
     dq += place(dq_strides, lead, middle, heads, 1)
     in_units: tl.constexpr = dq.dtype.element_ty == tl.float16
     here = tl.program_id(0)
@@ -134,10 +134,10 @@ def few_queries(
 
 @triton.jit
 def put(dropped, d_scores, keys, columns, new_dropped, new_d_scores):
-    """``dropped`` and ``d_scores`` with the new ones at their ``columns``, where they were 0.
+    """``dropped`` and ``d_scores`` (N, M / 2) with the new ones (1, M / 2) at their ``columns``, where they were 0.
 
-    All are int32, two float16 of neighbouring queries; (N, M / 2), ``keys`` (N, 1), the last three (1, M / 2). Keys and
-    columns are compared as numbers so small as their bits make them: that takes one instruction for two.
+    All numbers are int32 and hold two halves, of neighbouring queries: also the columns, and the ``keys`` (N, 1), which
+    hold each key twice. These are compared as if they were float16: that takes one instruction for both.
     """
     if INTERPRETED:
         apart = columns ^ keys

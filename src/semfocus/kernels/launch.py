@@ -33,8 +33,7 @@ FEW = 64
 #: And how many of a slot's scores must: the chance that one of 64 slots, or of 32, holds more of the k best is small
 #: (at most 6e-5, and about 1e-5).
 LEVELS = {64: (0, 1, 2, 3, 3, 3, 3), 32: (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)}
-
-#: Up to this many kept keys the backward pass gathers them, if they are halves, instead of multiplying tiles.
+#: Up to this many kept keys the backward pass gathers them, if they are halves.
 FEWEST = 8
 
 
@@ -137,9 +136,8 @@ EXACT_TILES = {
     "backward_keys": Tile(32, 32, 4, 1),
 }
 
-#: Of the kernels where few keys are kept: rows of a tile, queries or keys, and how they are scheduled.
-FEW_ROWS = UNIT_ROWS
-FEW_QUERIES = {"num_warps": 8, "num_stages": 1}
+#: How the kernels are scheduled where few keys are kept.
+FEW_QUERIES = {"num_warps": 4, "num_stages": 1}
 FEW_KEYS = {"num_warps": 4, "num_stages": 3}
 
 
@@ -366,17 +364,21 @@ def _few_backward(
     scale, offset, limit, factor = options.numbers()
     shrink = options.shrink(x)
     lists = q.new_empty((*q.shape[:3], options.budget, 3, padded_rows(queries)), dtype=torch.int16)
-    registers = {"maxnreg": THREE_PROGRAMS} if q.shape[4] <= 64 else {}
-    same = {"K": options.budget, "SCALED": flags["SCALED"], "WIDTH": flags["WIDTH"], "BLOCK_D": flags["BLOCK_D"]}
-    few_queries[(cdiv(queries, FEW_ROWS) * q.shape[:3].numel(),)](
+    common: dict[str, Any] = {"K": options.budget} | {name: flags[name] for name in ("SCALED", "WIDTH", "BLOCK_D")}
+    of_queries = FEW_QUERIES
+    if q.shape[4] <= 64:
+        common["maxnreg"] = THREE_PROGRAMS
+    else:
+        of_queries = {**FEW_QUERIES, "num_warps": 8}
+    few_queries[(cdiv(queries, UNIT_ROWS) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, words, noise, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
         *[y.stride()[:4] for y in (q, k, v, d_out, out, dq)],
         *counts, scale, offset, limit, factor, shrink,
-        DROPOUT=flags["DROPOUT"], BLOCK_M=FEW_ROWS, **same, **FEW_QUERIES,
+        DROPOUT=flags["DROPOUT"], BLOCK_M=UNIT_ROWS, **common, **of_queries,
     )  # fmt: skip
-    few_keys[(cdiv(keys, FEW_ROWS) * k.shape[:3].numel(),)](
+    few_keys[(cdiv(keys, UNIT_ROWS) * k.shape[:3].numel(),)](
         q, d_out, lists.view(torch.int32), scales, q_units, v_units, d_out_units, dk, dk_units, dv, dv_units,
         *[y.stride()[:4] for y in (q, d_out, dk, dv)],
         *counts, scale, offset, factor, shrink,
-        CAUSAL=flags["CAUSAL"], BLOCK_M=FEW_ROWS, BLOCK_N=FEW_ROWS, **same, **FEW_KEYS, **registers,
+        CAUSAL=flags["CAUSAL"], BLOCK_M=UNIT_ROWS, BLOCK_N=UNIT_ROWS, **common, **FEW_KEYS,
     )  # fmt: skip
