@@ -93,7 +93,8 @@ def few_queries(
     """
     blocks = tl.cdiv(queries, BLOCK_M)
     lead = tl.program_id(0) // blocks
-    rows = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    first = tl.program_id(0) % blocks * BLOCK_M
+    rows = first + tl.arange(0, BLOCK_M)
     q_tile, d_out_tile, row_lse, row_delta, scale, step, result_scale = facts_of_rows(
         q, out, d_out, lse, scales, q_units, k_units, v_units, d_out_units, q_strides, out_strides, d_out_strides,
         lead, rows, queries, middle, heads, groups, scale, factor, shrink, WIDTH, BLOCK_D, SCALED, True,
@@ -128,8 +129,8 @@ def few_queries(
         lists += 3 * stride
     dq += place(dq_strides, lead, middle, heads, 1)
     in_units: tl.constexpr = dq.dtype.element_ty == tl.float16
-    here = tl.program_id(0)
-    store_with_unit(dq, dq_units, here, rows, queries, dq_strides[3], acc * result_scale, in_units, WIDTH, BLOCK_D)
+    result = acc * result_scale
+    store_with_unit(dq, dq_units, lead, first, rows, queries, dq_strides[3], result, in_units, WIDTH, BLOCK_D, BLOCK_M)
 
 
 @triton.jit
@@ -221,6 +222,9 @@ def few_keys(
     dk += place(dk_strides, shared, middle, heads // groups, 1)
     dv += place(dv_strides, shared, middle, heads // groups, 1)
     in_units: tl.constexpr = dk.dtype.element_ty == tl.float16
-    here = tl.program_id(0)
-    store_with_unit(dk, dk_units, here, columns, keys, dk_strides[3], dk_acc, in_units, WIDTH, BLOCK_D)
-    store_with_unit(dv, dv_units, here, columns, keys, dv_strides[3], dv_acc, in_units, WIDTH, BLOCK_D)
+    store_with_unit(
+        dk, dk_units, shared, first, columns, keys, dk_strides[3], dk_acc, in_units, WIDTH, BLOCK_D, BLOCK_N
+    )
+    store_with_unit(
+        dv, dv_units, shared, first, columns, keys, dv_strides[3], dv_acc, in_units, WIDTH, BLOCK_D, BLOCK_N
+    )

@@ -42,14 +42,24 @@ def to_half(
         store_rows(y, here, rows, WIDTH, tile * inverse, WIDTH, BLOCK_D)
 
 
+#: Rows that share a unit, where a matrix has several.
+UNIT_ROWS = tl.constexpr(64)
+
+
 @triton.jit
 def store_with_unit(
-    x, units, at, rows, count, stride, values, IN_UNITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """As ``store_rows``; IN_UNITS: as halves, with one unit for all that is stored, which goes to ``units[at]``."""
+    x, units, lead, first, rows, count, stride, values,
+    IN_UNITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """As ``store_rows``, of a BLOCK of rows from ``first`` on. IN_UNITS: as halves, with one unit for all of them.
+
+    units (leads, tiles of UNIT_ROWS rows)
+    """
     if IN_UNITS:
         values = tl.where((rows < count)[:, None], values, 0.0)
         unit, inverse = unit_for(tl.max(tl.max(tl.abs(values), 1), 0))
-        tl.store(units + at, unit)
+        tiles = tl.cdiv(count, UNIT_ROWS)
+        own = first // UNIT_ROWS + tl.arange(0, max(BLOCK // UNIT_ROWS, 1))
+        tl.store(units + lead.to(tl.int64) * tiles + own, unit + 0.0 * own, mask=own < tiles)
         values = values * inverse
     store_rows(x, rows, count, stride, values, WIDTH, BLOCK_D)

@@ -117,15 +117,13 @@ class Tile:
 
 #: Up to this many keys the kernel that holds a row's scores in registers can do with so few.
 FEW_REGISTERS_UP_TO = 512
-#: Rows of dq, dk and dv that share a unit, where these are written as halves: those of a program.
-UNIT_ROWS = 64
 #: What was fastest on an H200, with tensor cores.
 TILES = {
     "full_forward": Tile(64, 64, 4, 3),
     "top_few_forward": Tile(64, 64, 4, 3, THREE_PROGRAMS),
     "top_k_forward": Tile(16, 128, 4, 1),
-    "backward_queries": Tile(UNIT_ROWS, 32, 4, 3),
-    "backward_keys": Tile(32, UNIT_ROWS, 4, 3, THREE_PROGRAMS),
+    "backward_queries": Tile(64, 32, 4, 3),
+    "backward_keys": Tile(32, 64, 4, 3, THREE_PROGRAMS),
 }
 #: The same for float32 products in full precision, which tensor cores do not have.
 EXACT_TILES = {
@@ -137,8 +135,8 @@ EXACT_TILES = {
 }
 
 #: How the kernels are scheduled where few keys are kept.
-FEW_QUERIES = {"num_warps": 4, "num_stages": 1}
-FEW_KEYS = {"num_warps": 4, "num_stages": 3}
+FEW_QUERIES: dict[str, Any] = {"BLOCK_M": 64, "num_warps": 4, "num_stages": 1, "maxnreg": THREE_PROGRAMS}
+FEW_KEYS: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3, "maxnreg": THREE_PROGRAMS}
 
 
 def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
@@ -177,7 +175,7 @@ def words_per_row(keys: int) -> int:
 
 def padded_rows(queries: int) -> int:
     step: int = ROWS.value
-    return cdiv(queries, step) * step
+    return step // 2 if queries <= step // 2 else cdiv(queries, step) * step
 
 
 def rows_contiguous(x: Tensor) -> Tensor:
@@ -365,20 +363,18 @@ def _few_backward(
     shrink = options.shrink(x)
     lists = q.new_empty((*q.shape[:3], options.budget, 3, padded_rows(queries)), dtype=torch.int16)
     common: dict[str, Any] = {"K": options.budget} | {name: flags[name] for name in ("SCALED", "WIDTH", "BLOCK_D")}
-    of_queries = FEW_QUERIES
-    if q.shape[4] <= 64:
-        common["maxnreg"] = THREE_PROGRAMS
-    else:
-        of_queries = {**FEW_QUERIES, "num_warps": 8}
-    few_queries[(cdiv(queries, UNIT_ROWS) * q.shape[:3].numel(),)](
+    of_queries, of_keys = FEW_QUERIES, FEW_KEYS
+    if q.shape[4] > 64:  # wide heads need all registers
+        of_queries, of_keys = {**of_queries, "num_warps": 8, "maxnreg": None}, {**of_keys, "maxnreg": None}
+    few_queries[(cdiv(queries, of_queries["BLOCK_M"]) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, words, noise, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
         *[y.stride()[:4] for y in (q, k, v, d_out, out, dq)],
         *counts, scale, offset, limit, factor, shrink,
-        DROPOUT=flags["DROPOUT"], BLOCK_M=UNIT_ROWS, **common, **of_queries,
+        DROPOUT=flags["DROPOUT"], **common, **of_queries,
     )  # fmt: skip
-    few_keys[(cdiv(keys, UNIT_ROWS) * k.shape[:3].numel(),)](
+    few_keys[(cdiv(keys, of_keys["BLOCK_N"]) * k.shape[:3].numel(),)](
         q, d_out, lists.view(torch.int32), scales, q_units, v_units, d_out_units, dk, dk_units, dv, dv_units,
         *[y.stride()[:4] for y in (q, d_out, dk, dv)],
         *counts, scale, offset, factor, shrink,
-        CAUSAL=flags["CAUSAL"], BLOCK_M=UNIT_ROWS, BLOCK_N=UNIT_ROWS, **common, **FEW_KEYS,
+        CAUSAL=flags["CAUSAL"], **common, **of_keys,
     )  # fmt: skip

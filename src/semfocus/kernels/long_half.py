@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..randomness import dropout_numbers
 from . import launch
+from .half import UNIT_ROWS
 from .integers import cdiv, padded
 from .launch import Inputs, Options
 from .long_half_backward import after_backward, before_backward, facts_of_gradients, maps_backward
@@ -19,7 +20,7 @@ from .long_half_tiles import after_forward, before_forward, facts_of_members
 from .mlp_half import by_member, no_second_derivative, parts_of
 
 #: Tokens of a tile; gradients of queries, keys and values have a unit for each as many.
-BLOCK_M = launch.UNIT_ROWS
+BLOCK_M: int = UNIT_ROWS.value
 #: How each kernel is launched: the fastest of those measured on an H200.
 BEFORE_FORWARD = {"num_warps": 4, "num_stages": 3}
 AFTER_FORWARD = {"num_warps": 4, "num_stages": 3}

@@ -18,9 +18,9 @@ SECOND_MULTIPLIER = tl.constexpr(0x846CA68B)
 IMAGE_OF_MINUS_INFINITY = tl.constexpr(-2139095041)
 IMAGE_OF_INFINITY = tl.constexpr(2139095040)
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
-#: What is known of each row of scores (its kept bits, its log-sum-exp) is stored for a multiple of this many rows:
-#: kernels read it in whole vectors, without asking where the last row is.
-ROWS = tl.constexpr(64)
+#: What is known of each row of scores (its kept bits, its log-sum-exp) is stored for a multiple of this many rows, or
+#: for half as many: kernels read it in whole vectors, without asking where the last row is.
+ROWS = tl.constexpr(128)
 #: A kernel's DROPOUT: 0 for none, this where its bits were drawn before (``dropout_bits``), and 1 to draw them itself.
 DRAWN = tl.constexpr(2)
 #: The smallest finite number.
@@ -43,7 +43,7 @@ def place(strides, lead, middle, heads, groups):
 
 @triton.jit
 def padded_rows(queries):
-    return tl.cdiv(queries, ROWS) * ROWS
+    return tl.where(queries <= ROWS // 2, ROWS // 2, tl.cdiv(queries, ROWS) * ROWS)
 
 
 @triton.jit

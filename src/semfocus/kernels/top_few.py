@@ -85,7 +85,7 @@ def add_kept(
     TIED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """The weighted values, weights and number of kept keys, with those of one more tile; writes its kept bits."""
-    acc, total, count = sums
+    acc, totals, count = sums
     columns = start + tl.arange(0, BLOCK_N)
     scores = tile_scores(
         q_tile, k, mask, rows, start, keys, k_stride, mask_stride, scale, offset,
@@ -107,7 +107,7 @@ def add_kept(
         dropped = spare(weights, spared)
     v_tile = load_rows(v, columns, keys, v_stride, WIDTH, BLOCK_D, EDGE)
     acc = tl.dot(dropped.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
-    return acc, total + tl.sum(weights, 1), count + tl.sum(ones_in(word), 1)
+    return acc, totals + tl.sum(tl.reshape(weights, (BLOCK_M, BLOCK_N // 32, 32)), 1), count + tl.sum(ones_in(word), 1)
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def values_of_kept(
     """The last pass: weighted sum of values, sum of weights, number of kept keys; writes the kept bits."""
     sums = (
         tl.zeros((BLOCK_M, BLOCK_D), tl.float32),
-        tl.zeros((BLOCK_M,), tl.float32),
+        tl.zeros((BLOCK_M, 32), tl.float32),
         tl.zeros((BLOCK_M,), tl.int32),
     )
     for start in range(0, whole, BLOCK_N):
@@ -138,7 +138,7 @@ def values_of_kept(
     if CAUSAL:  # the backward kernels may look at more than these rows see
         for word in range(tl.cdiv(end, 32), tl.cdiv(keys, 32)):
             tl.store(words + word * stride + rows, tl.zeros((BLOCK_M,), tl.int32))
-    return sums
+    return sums[0], tl.sum(sums[1], 1), sums[2]
 
 
 @triton.jit
