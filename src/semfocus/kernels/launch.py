@@ -30,9 +30,9 @@ BITS = 32
 LONG_MATRIX = 4096
 #: Up to this many kept keys the scores of a row need not stay on chip.
 FEW = 64
-#: And how many of a slot's scores must: the chance that one of 64 slots, or of 32, holds more of the k best is small
-#: (at most 6e-5, and about 1e-5).
-LEVELS = {64: (0, 1, 2, 3, 3, 3, 3), 32: (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)}
+#: And how many of a slot's scores must: the chance that one of 32 slots holds more of the k best is about 1e-5, and
+#: that one of 64 does at most 0.5 %.
+LEVELS = {64: (0, 1, 2, 2, 2, 2, 2), 32: (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)}
 #: Up to this many kept keys the backward pass gathers them, if they are halves.
 FEWEST = 8
 
@@ -119,7 +119,7 @@ class Tile:
 FEW_REGISTERS_UP_TO = 512
 #: What was fastest on an H200, with tensor cores.
 TILES = {
-    "full_forward": Tile(64, 64, 4, 3),
+    "full_forward": Tile(128, 64, 8, 3, 128),
     "top_few_forward": Tile(64, 64, 4, 3, THREE_PROGRAMS),
     "top_k_forward": Tile(16, 128, 4, 1),
     "backward_queries": Tile(64, 32, 4, 3),
@@ -136,7 +136,7 @@ EXACT_TILES = {
 
 #: How the kernels are scheduled where few keys are kept.
 FEW_QUERIES: dict[str, Any] = {"BLOCK_M": 64, "num_warps": 4, "num_stages": 1, "maxnreg": THREE_PROGRAMS}
-FEW_KEYS: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3, "maxnreg": THREE_PROGRAMS}
+FEW_KEYS: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
 
 
 def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
@@ -146,10 +146,11 @@ def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
     registers = chosen.registers
     if kernel == "top_k_forward" and keys <= FEW_REGISTERS_UP_TO and not exact:
         registers = THREE_PROGRAMS
+    rows = min(chosen.m, padded(queries, 16))
     return Tile(
-        min(chosen.m, padded(queries, 16)),
+        rows,
         min(chosen.n, padded(keys, narrowest)),
-        chosen.warps,
+        4 if rows <= 64 else chosen.warps,
         chosen.stages,
         registers if width <= 64 else None,
     )
@@ -159,7 +160,7 @@ def remembered(budget: int, slots: int) -> int:
     """How many of a slot's scores are remembered. For larger budgets a few of the best may be overlooked in a row.
 
     >>> remembered(5, 64), [remembered(k, 32) for k in (5, 16, 17, 32, 64)]
-    (3, [4, 6, 3, 4, 6])
+    (2, [4, 6, 3, 4, 6])
     """
     return LEVELS[slots][budget] if budget < len(LEVELS[slots]) else 2 + budget // 16
 
@@ -286,7 +287,9 @@ def fill(x: Inputs, options: Options, out: Tensor, lse: Tensor, words: Tensor) -
     shape = tile(name, queries, keys, q.shape[4], options.exact)
     grid = (cdiv(queries, shape.m) * q.shape[:3].numel(),)
     if few:
-        slots = shape.n if options.budget < len(LEVELS[64]) else BITS
+        # Wider tiles do with fewer levels, if there are enough registers for them.
+        wide = options.budget < len(LEVELS[64]) and options.dropout_p == 0
+        slots = shape.n if wide else BITS
         shape = replace(shape, n=slots)
         top_few_forward[grid](
             q, k, v, into, lse, words, *sides, *strides, *counts, *options.numbers(),
@@ -365,7 +368,7 @@ def _few_backward(
     common: dict[str, Any] = {"K": options.budget} | {name: flags[name] for name in ("SCALED", "WIDTH", "BLOCK_D")}
     of_queries, of_keys = FEW_QUERIES, FEW_KEYS
     if q.shape[4] > 64:  # wide heads need all registers
-        of_queries, of_keys = {**of_queries, "num_warps": 8, "maxnreg": None}, {**of_keys, "maxnreg": None}
+        of_queries, of_keys = {**of_queries, "num_warps": 8, "maxnreg": None}, {**of_keys, "BLOCK_N": 64}
     few_queries[(cdiv(queries, of_queries["BLOCK_M"]) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, words, noise, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
         *[y.stride()[:4] for y in (q, k, v, d_out, out, dq)],

@@ -29,8 +29,6 @@ AFTER_BACKWARD = {"num_warps": 4, "num_stages": 3}
 BEFORE_BACKWARD = {"num_warps": 4, "num_stages": 4}
 MAPS_BACKWARD = {"num_warps": 8, "num_stages": 3}
 
-PRIORITY = -1  # of what waits for memory: before what computes
-
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -96,13 +94,15 @@ def long_half(
         HEADS=sizes["HEADS"], WIDTH=sizes["WIDTH"], BLOCK_D=sizes["BLOCK_D"], BLOCK_B=padded(examples, 16),
     )  # fmt: skip
     grid = (members * cdiv(n, BLOCK_M),)
-    with _beside(h.device):  # one waits for memory, the other computes
-        before_forward[grid](h, maps, b, units, qkv, b.stride(0), members, examples, n, eps, **sizes, **BEFORE_FORWARD)
-    launch.draw(bits, noise, tokens, tokens, 0, dropout_p)
+    with _beside(h.device):  # one computes, the other waits for memory
+        launch.draw(bits, noise, tokens, tokens, 0, dropout_p)
+    before_forward[grid](h, maps, b, units, qkv, b.stride(0), members, examples, n, eps, **sizes, **BEFORE_FORWARD)
     _join(h.device)
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
-    for own, inputs, options in _runs(*arguments):
-        launch.fill(inputs, options, mixed[own], lse[own], words[own])
+    for turn, (own, inputs, options) in enumerate(_runs(*arguments)):
+        with _beside(h.device) if turn % 2 else nullcontext():  # what one pattern leaves idle another may use
+            launch.fill(inputs, options, mixed[own], lse[own], words[own])
+    _join(h.device)
     after_forward[grid](
         h, mixed, units, maps, b_out, keys, out, b_out.stride(0), members, examples, n, *dropout_numbers(dropout_p),
         DROPOUT=dropout_p > 0, **sizes, **AFTER_FORWARD,
@@ -112,7 +112,7 @@ def long_half(
 
 @lru_cache
 def _second_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _beside(device: torch.device) -> AbstractContextManager[Any]:
@@ -179,11 +179,13 @@ def _backward(
     )  # fmt: skip
     d_qkv, qkv_units = torch.empty_like(qkv), h.new_empty((3, members, examples, heads, tiles))
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
-    for own, inputs, options in _runs(*arguments):
+    for turn, (own, inputs, options) in enumerate(_runs(*arguments)):
         gradients = zip(d_qkv[own].permute(3, 0, 1, 4, 2, 5), qkv_units[:, own], strict=True)
         into = (launch.Halves(*each) for each in gradients)
         d_own = launch.Halves(d_mixed[own].transpose(2, 3), mixed_units[own])
-        launch.backward(d_own, inputs, mixed[own], lse[own], words[own], options, *into)
+        with _beside(h.device) if turn % 2 else nullcontext():
+            launch.backward(d_own, inputs, mixed[own], lse[own], words[own], options, *into)
+    _join(h.device)
     before_backward[(members * examples * tiles,)](
         h, d_out, d_qkv, qkv_units, maps, dy, dh, members, examples, tokens, eps, **sizes, **BEFORE_BACKWARD
     )
