@@ -100,9 +100,9 @@ def long_half(
     _join(h.device)
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
     for turn, (own, inputs, options) in enumerate(_runs(*arguments)):
-        with _beside(h.device) if turn % 2 else nullcontext():  # what one pattern leaves idle another may use
+        with _turn(h.device, turn):
             launch.fill(inputs, options, mixed[own], lse[own], words[own])
-    _join(h.device)
+    _end_of_turns(h.device, len(ends))
     after_forward[grid](
         h, mixed, units, maps, b_out, keys, out, b_out.stride(0), members, examples, n, *dropout_numbers(dropout_p),
         DROPOUT=dropout_p > 0, **sizes, **AFTER_FORWARD,
@@ -127,6 +127,16 @@ def _beside(device: torch.device) -> AbstractContextManager[Any]:
 def _join(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.current_stream(device).wait_stream(_second_stream(device))
+
+
+def _turn(device: torch.device, turn: int) -> AbstractContextManager[Any]:
+    """Patterns run side by side, by turns: what one leaves idle another may use."""
+    return _beside(device) if turn % 2 else nullcontext()
+
+
+def _end_of_turns(device: torch.device, turns: int) -> None:
+    if turns > 1:  # else the second stream may not know of a graph that is being captured
+        _join(device)
 
 
 def _empty(h: Tensor, w: Tensor, budgets: list[int], windowed: list[int], dropout_p: float) -> Results:
@@ -183,9 +193,9 @@ def _backward(
         gradients = zip(d_qkv[own].permute(3, 0, 1, 4, 2, 5), qkv_units[:, own], strict=True)
         into = (launch.Halves(*each) for each in gradients)
         d_own = launch.Halves(d_mixed[own].transpose(2, 3), mixed_units[own])
-        with _beside(h.device) if turn % 2 else nullcontext():
+        with _turn(h.device, turn):
             launch.backward(d_own, inputs, mixed[own], lse[own], words[own], options, *into)
-    _join(h.device)
+    _end_of_turns(h.device, len(ends))
     before_backward[(members * examples * tiles,)](
         h, d_out, d_qkv, qkv_units, maps, dy, dh, members, examples, tokens, eps, **sizes, **BEFORE_BACKWARD
     )
