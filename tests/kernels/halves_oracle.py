@@ -2,9 +2,10 @@
 
 from itertools import cycle
 
+import pytest
 import torch
 
-from semfocus import Full, ModelConfig, Transformer
+from semfocus import Full, ModelConfig, TopK, Transformer
 from semfocus.kernels import halves
 from semfocus.model.block import Settings
 from semfocus.randomness import Noise, key_of
@@ -100,6 +101,32 @@ def check_attention(
         assert b.isfinite().all(), name
         # A handful of products in a row, each rounding its factors once.
         assert (a - b).norm() <= 8 * HALF * a.norm(), name
+
+
+def check_gathered(patterns, length, *, width=16, heads=1, dropout=0.1, device="cpu", examples=2):
+    """The first half's gradients where top-k gathers in the backward pass, against tiles: the choice is the same."""
+    from semfocus.kernels import launch
+
+    model, _ = population(patterns, length=length, width=width, heads=heads, dropout=dropout, device=device)
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(len(patterns), examples, length, width, generator=generator).to(device).requires_grad_()
+    change = torch.randn(h.shape, generator=generator) * torch.logspace(0, 4, length)[:, None]  # largest at the end
+    change = change.to(device)
+    block, keys = model.blocks[0], key_of(torch.arange(len(patterns), device=device))
+    inputs = [h, block.qkv.weight, block.qkv.bias, block.output.weight, block.output.bias]
+    settings = Settings.of(model.configs, patterns, True).for_inputs(h, width, False)
+    assert settings.spans is not None
+    results, gathered, gather = [], [], launch._few_backward
+    for most in (0, 8):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "GATHERED_UP_TO", most)
+            patch.setattr(launch, "_few_backward", lambda *a, most=most: [gathered.append(most), gather(*a)])
+            out = block._attention_half(h, None, model.scales, Noise(keys, keys), 1e-5, settings)
+            results.append(torch.autograd.grad(out, inputs, change))
+    assert gathered == [8] * sum(isinstance(pattern, TopK) for pattern in patterns)
+    for name, *both in zip(("h", "w", "b", "w_out", "b_out"), *results, strict=True):
+        for pattern, one, other in zip(patterns, *both, strict=True):
+            assert (one - other).norm() <= 1e-4 * one.norm(), (name, pattern)
 
 
 def check_mlp(activations, tokens, *, width=16, hidden=24, dropout=0.1, device="cpu"):

@@ -102,13 +102,13 @@ def test_what_is_hidden_does_not_matter(calls):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("drawn", [True, False], ids=["bits drawn before", "bits drawn here"])
+@pytest.mark.parametrize("drawn", [True, False], ids=["bits drawn before", "bits drawn by tiles"])
 @pytest.mark.parametrize("offset", [0, 7])
 def test_dropout(drawn, offset, calls, monkeypatch):
     if not drawn:
         monkeypatch.setattr(launch, "LONGEST_ROW", 0)
     check(*draw(TopK(6), 70, 40, dropout_p=0.5, query_offset=offset))
-    assert [options.bits is not None for options in calls] == [drawn]
+    assert len(calls) == drawn
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -134,7 +134,7 @@ def test_sizes_far_from_one(size, calls):
     assert len(calls) == 1
 
 
-def test_scores_so_large_that_rounding_moves_weights():
+def test_scores_so_large_that_rounding_moves_weights(calls):
     problem, d_out = draw(TopK(5), 20, 40)
     problem.q.mul_(3e4)
     problem.k.mul_(3e4)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, check_mlp, population, without_kernels
+from halves_oracle import HALF, both, check_attention, check_gathered, check_mlp, population, without_kernels
 from kernel_oracle import poison
 
 from semfocus import (
@@ -65,6 +65,12 @@ CASES = {
 def test_first_half_against_plain(case):
     patterns, options = CASES[case]
     check_attention(patterns, **options)
+
+
+@pytest.mark.parametrize(("length", "heads"), [(200, 1), (130, 2)])
+def test_what_is_gathered_against_tiles(length, heads):
+    """Several tiles of each kernel, windows beside top-k, and dropout."""
+    check_gathered([TopK(5), Banded(7), TopK(3)], length, heads=heads, examples=1)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from halves_oracle import HALF, both, check_attention, check_mlp, population
+from halves_oracle import HALF, both, check_attention, check_gathered, check_mlp, population
 
 from semfocus import (
     Banded,
@@ -48,6 +48,13 @@ def test_first_half_against_plain(patterns, dropout, length):
 def test_several_heads_of_longer_examples(heads, masked):
     patterns = [Full(), Full()] if masked else [Full(), Banded(5), BlockLocal(5)]
     check_attention(patterns, 600, width=64, heads=heads, masked=masked, examples=25, device="cuda")
+
+
+@pytest.mark.parametrize(("length", "heads"), [(200, 1), (600, 4)])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_what_is_gathered_against_tiles(length, heads, dropout):
+    patterns = [TopK(5), Full(), TopK(3), Banded(7), TopK(8)]
+    check_gathered(patterns, length, width=64, heads=heads, dropout=dropout, examples=25, device="cuda")
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -16,16 +16,13 @@ import triton.language as tl
 from .backward import facts_of_rows
 from .half import store_with_unit
 from .tiles import (
-    DRAWN,
     INTERPRETED,
     LOG2_E,
     UNLIFT,
-    dropout_source,
     load_rows,
     ones_in,
     padded_rows,
     place,
-    survives,
 )
 
 #: The column of a slot without a key. No key is so far, and read as a float16 it is NaN, which equals nothing.
@@ -65,12 +62,10 @@ def write_columns(to, words, rows, queries, keys, stride, K: tl.constexpr):
 
 
 @triton.jit
-def spared_columns(bits, row_keys, rows, stride, column, limit, DROPOUT: tl.constexpr, BLOCK_M: tl.constexpr):
-    """bool (M,): does dropout spare the weight of each row at its ``column``? ``bits``, ``row_keys``: its source."""
-    if DROPOUT == DRAWN:
-        word = tl.load(bits + (column >> 5) * stride + rows, mask=column != NONE, other=0)
-        return ((word >> (column & 31)) & 1) != 0
-    return tl.reshape(survives(row_keys, column[:, None], limit), (BLOCK_M,))
+def spared_columns(bits, rows, stride, column):
+    """bool (M,): does dropout spare the weight of each row at its ``column``? ``bits``: its choices, of a lead."""
+    word = tl.load(bits + (column >> 5) * stride + rows, mask=column != NONE, other=0)
+    return ((word >> (column & 31)) & 1) != 0
 
 
 @triton.jit
@@ -78,12 +73,12 @@ def bits_of_half(x):
     return x.to(tl.float16).to(tl.int16, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["offset", "limit"])
+@triton.jit
 def few_queries(
-    q, k, v, out, d_out, lse, words, noise, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
+    q, k, v, out, d_out, lse, words, bits, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
     q_strides, k_strides, v_strides, d_out_strides, out_strides, dq_strides,
     queries, keys, middle, heads, groups,
-    scale, offset, limit, factor, shrink,
+    scale, factor, shrink,
     K: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
     DROPOUT: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
@@ -104,7 +99,7 @@ def few_queries(
     v += place(v_strides, lead, middle, heads, groups)
     stride = padded_rows(queries)
     words += lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
-    noise, row_keys = dropout_source(noise, lead, rows, offset, stride, keys, DROPOUT)
+    bits += lead.to(tl.int64) * stride * tl.cdiv(keys, 32)
     lists += lead.to(tl.int64) * (3 * K) * stride + rows
     write_columns(lists, words, rows, queries, keys, stride, K)
     tl.debug_barrier()  # they are read by other threads
@@ -119,7 +114,7 @@ def few_queries(
         change = tl.sum(d_out_tile * v_rows, 1) * (factor * step) - row_delta
         dropped = weight
         if DROPOUT:
-            spared = spared_columns(noise, row_keys, rows, stride, column, limit, DROPOUT, BLOCK_M)
+            spared = spared_columns(bits, rows, stride, column)
             dropped = tl.where(spared, weight, 0.0)
             change = tl.where(spared, change, -row_delta)
         d_score = (weight * change).to(tl.float16)
@@ -138,7 +133,8 @@ def put(dropped, d_scores, keys, columns, new_dropped, new_d_scores):
     """``dropped`` and ``d_scores`` (N, M / 2) with the new ones (1, M / 2) at their ``columns``, where they were 0.
 
     All numbers are int32 and hold two halves, of neighbouring queries: also the columns, and the ``keys`` (N, 1), which
-    hold each key twice. These are compared as if they were float16: that takes one instruction for both.
+    hold each key twice. These are compared as if they were float16: that takes one instruction for both. On a GPU the
+    rest is products with 0 and 1: a row of NaN makes the gradients of all keys NaN, not only of those it keeps.
     """
     if INTERPRETED:
         apart = columns ^ keys

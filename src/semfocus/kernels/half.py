@@ -58,7 +58,7 @@ def store_with_unit(
     if IN_UNITS:
         values = tl.where((rows < count)[:, None], values, 0.0)
         unit, inverse = unit_for(tl.max(tl.max(tl.abs(values), 1), 0))
-        tiles = tl.cdiv(count, UNIT_ROWS)
+        tiles = tl.cdiv(count, UNIT_ROWS)  # a smaller BLOCK holds all rows, or two programs would write one unit
         own = first // UNIT_ROWS + tl.arange(0, max(BLOCK // UNIT_ROWS, 1))
         tl.store(units + lead.to(tl.int64) * tiles + own, unit + 0.0 * own, mask=own < tiles)
         values = values * inverse

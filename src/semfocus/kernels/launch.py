@@ -31,10 +31,10 @@ LONG_MATRIX = 4096
 #: Up to this many kept keys the scores of a row need not stay on chip.
 FEW = 64
 #: And how many of a slot's scores must: the chance that one of 32 slots holds more of the k best is about 1e-5, and
-#: that one of 64 does at most 0.5 %.
+#: that one of 64 does at most 0.5 %: then a pass is repeated, for a whole tile.
 LEVELS = {64: (0, 1, 2, 2, 2, 2, 2), 32: (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)}
 #: Up to this many kept keys the backward pass gathers them, if they are halves.
-FEWEST = 8
+GATHERED_UP_TO = 8
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ EXACT_TILES = {
     "backward_keys": Tile(32, 32, 4, 1),
 }
 
-#: How the kernels are scheduled where few keys are kept.
-FEW_QUERIES: dict[str, Any] = {"BLOCK_M": 64, "num_warps": 4, "num_stages": 1, "maxnreg": THREE_PROGRAMS}
-FEW_KEYS: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
+#: The tiles of the kernels that gather: no more queries than the least number of rows that is stored (``tiles.ROWS``).
+FEW_QUERIES_TILE: dict[str, Any] = {"BLOCK_M": 64, "num_warps": 4, "num_stages": 1, "maxnreg": THREE_PROGRAMS}
+FEW_KEYS_TILE: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
 
 
 def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
@@ -150,7 +150,7 @@ def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
     return Tile(
         rows,
         min(chosen.n, padded(keys, narrowest)),
-        4 if rows <= 64 else chosen.warps,
+        chosen.warps if rows == chosen.m else min(4, chosen.warps),
         chosen.stages,
         registers if width <= 64 else None,
     )
@@ -313,7 +313,8 @@ def backward(
 ) -> None:  # fmt: skip
     """Fills dq, dk and dv, which have the shapes of q, k and v and contiguous rows.
 
-    d_out is (n0, n1, t, h, d) as out is, and out may be in halves: then with the units of v, without dropout's factor.
+    out is (n0, n1, t, h, d), and so is d_out unless it is Halves. out may be in halves too: then it has v's units, and
+    lacks dropout's factor.
     """
     q, k, v = map(rows_contiguous, (x.q, x.k, x.v))  # where they are no halves they are as the caller gave them
     units = x[3:]
@@ -325,7 +326,8 @@ def backward(
     (dq, dq_units), (dk, dk_units), (dv, dv_units) = (
         each if isinstance(each, Halves) else Halves(each, lse) for each in (dq, dk, dv)
     )  # lse stands in for units
-    if x.halved and 0 < options.budget <= FEWEST and words.shape[3] <= WORDS.value:
+    drawn = options.dropout_p == 0 or options.bits is not None
+    if x.halved and 0 < options.budget <= GATHERED_UP_TO and words.shape[3] <= WORDS.value and drawn:
         gradients = (dq, dq_units, dk, dk_units, dv, dv_units)
         _few_backward(d_out, d_out_units, x, out, lse, words, options, *gradients)
         return
@@ -362,18 +364,18 @@ def _few_backward(
     _, noise, scales = options.side_inputs(q)
     counts, flags = sizes(q, k), options.flags(x)
     queries, keys = counts[:2]
-    scale, offset, limit, factor = options.numbers()
+    scale, offset, _, factor = options.numbers()
     shrink = options.shrink(x)
     lists = q.new_empty((*q.shape[:3], options.budget, 3, padded_rows(queries)), dtype=torch.int16)
     common: dict[str, Any] = {"K": options.budget} | {name: flags[name] for name in ("SCALED", "WIDTH", "BLOCK_D")}
-    of_queries, of_keys = FEW_QUERIES, FEW_KEYS
+    of_queries, of_keys = FEW_QUERIES_TILE, FEW_KEYS_TILE
     if q.shape[4] > 64:  # wide heads need all registers
         of_queries, of_keys = {**of_queries, "num_warps": 8, "maxnreg": None}, {**of_keys, "BLOCK_N": 64}
     few_queries[(cdiv(queries, of_queries["BLOCK_M"]) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, words, noise, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
         *[y.stride()[:4] for y in (q, k, v, d_out, out, dq)],
-        *counts, scale, offset, limit, factor, shrink,
-        DROPOUT=flags["DROPOUT"], **common, **of_queries,
+        *counts, scale, factor, shrink,
+        DROPOUT=options.dropout_p > 0, **common, **of_queries,
     )  # fmt: skip
     few_keys[(cdiv(keys, of_keys["BLOCK_N"]) * k.shape[:3].numel(),)](
         q, d_out, lists.view(torch.int32), scales, q_units, v_units, d_out_units, dk, dk_units, dv, dv_units,

@@ -19,12 +19,12 @@ from .long_half_backward import after_backward, before_backward, facts_of_gradie
 from .long_half_tiles import after_forward, before_forward, facts_of_members
 from .mlp_half import by_member, no_second_derivative, parts_of
 
-#: Tokens of a tile; gradients of queries, keys and values have a unit for each as many.
+#: Tokens of a tile. The gradients of queries, keys and values have a unit for each tile.
 BLOCK_M: int = UNIT_ROWS.value
 #: How each kernel is launched: the fastest of those measured on an H200.
 BEFORE_FORWARD = {"num_warps": 4, "num_stages": 3}
 AFTER_FORWARD = {"num_warps": 4, "num_stages": 3}
-GRADIENTS = {"num_warps": 8, "num_stages": 2, "BLOCK_M": 128}
+FACTS_OF_GRADIENTS = {"num_warps": 8, "num_stages": 2, "BLOCK_M": 128}
 AFTER_BACKWARD = {"num_warps": 4, "num_stages": 3}
 BEFORE_BACKWARD = {"num_warps": 4, "num_stages": 4}
 MAPS_BACKWARD = {"num_warps": 8, "num_stages": 3}
@@ -99,10 +99,8 @@ def long_half(
     before_forward[grid](h, maps, b, units, qkv, b.stride(0), members, examples, n, eps, **sizes, **BEFORE_FORWARD)
     _join(h.device)
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
-    for turn, (own, inputs, options) in enumerate(_runs(*arguments)):
-        with _turn(h.device, turn):
-            launch.fill(inputs, options, mixed[own], lse[own], words[own])
-    _end_of_turns(h.device, len(ends))
+    for own, inputs, options in _runs(*arguments):
+        launch.fill(inputs, options, mixed[own], lse[own], words[own])
     after_forward[grid](
         h, mixed, units, maps, b_out, keys, out, b_out.stride(0), members, examples, n, *dropout_numbers(dropout_p),
         DROPOUT=dropout_p > 0, **sizes, **AFTER_FORWARD,
@@ -127,16 +125,6 @@ def _beside(device: torch.device) -> AbstractContextManager[Any]:
 def _join(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.current_stream(device).wait_stream(_second_stream(device))
-
-
-def _turn(device: torch.device, turn: int) -> AbstractContextManager[Any]:
-    """Patterns run side by side, by turns: what one leaves idle another may use."""
-    return _beside(device) if turn % 2 else nullcontext()
-
-
-def _end_of_turns(device: torch.device, turns: int) -> None:
-    if turns > 1:  # else the second stream may not know of a graph that is being captured
-        _join(device)
 
 
 def _empty(h: Tensor, w: Tensor, budgets: list[int], windowed: list[int], dropout_p: float) -> Results:
@@ -179,7 +167,7 @@ def _backward(
     y_units, mixed_units = h.new_empty((members, examples)), h.new_empty((members, examples, heads))
     facts_of_gradients[(members * examples,)](
         d_out, maps, keys, dy, y_units, mixed_units, examples, tokens, limit, factor,
-        DROPOUT=dropout_p > 0, **{**sizes, **GRADIENTS},
+        DROPOUT=dropout_p > 0, **{**sizes, **FACTS_OF_GRADIENTS},
     )  # fmt: skip
     parts, per_part = _parts(members * heads, examples * tiles)
     d_mixed, outer = torch.empty_like(mixed), h.new_empty((members, parts, heads * d * d + d))
@@ -189,13 +177,11 @@ def _backward(
     )  # fmt: skip
     d_qkv, qkv_units = torch.empty_like(qkv), h.new_empty((3, members, examples, heads, tiles))
     arguments = (qkv, units, noise, bits, head_scales, mask, windows, ends, budgets, windowed, first_global, dropout_p)
-    for turn, (own, inputs, options) in enumerate(_runs(*arguments)):
+    for own, inputs, options in _runs(*arguments):
         gradients = zip(d_qkv[own].permute(3, 0, 1, 4, 2, 5), qkv_units[:, own], strict=True)
         into = (launch.Halves(*each) for each in gradients)
         d_own = launch.Halves(d_mixed[own].transpose(2, 3), mixed_units[own])
-        with _turn(h.device, turn):
-            launch.backward(d_own, inputs, mixed[own], lse[own], words[own], options, *into)
-    _end_of_turns(h.device, len(ends))
+        launch.backward(d_own, inputs, mixed[own], lse[own], words[own], options, *into)
     before_backward[(members * examples * tiles,)](
         h, d_out, d_qkv, qkv_units, maps, dy, dh, members, examples, tokens, eps, **sizes, **BEFORE_BACKWARD
     )

@@ -6,9 +6,9 @@ Queries, keys and values are written as halves (see ``half.py``) at once. Their 
 
     |x w + b| <= sqrt(d) |w| + |b|
 
-Attention's output a is one in v's unit. Every head has the whole width: W is (d, 3 H d), with the queries of all heads
-first, and Wo (H d, d); ``maps`` (4 H, d, d) are they as halves, one square after another. Letters: M tokens of a tile,
-d width, H heads.
+Attention's output a is in v's unit. Every head has the whole width: W is (d, 3 H d), with the queries of all heads
+first, and Wo (H d, d). ``maps`` (4 H, d, d) are they rounded to float16, without units, one square after another.
+Letters: M tokens of a tile, d width, H heads.
 """
 
 import triton

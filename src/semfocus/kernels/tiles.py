@@ -19,7 +19,7 @@ IMAGE_OF_MINUS_INFINITY = tl.constexpr(-2139095041)
 IMAGE_OF_INFINITY = tl.constexpr(2139095040)
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 #: What is known of each row of scores (its kept bits, its log-sum-exp) is stored for a multiple of this many rows, or
-#: for half as many: kernels read it in whole vectors, without asking where the last row is.
+#: for half as many: kernels read it in whole vectors, without asking where the last row is. No tile has more rows.
 ROWS = tl.constexpr(128)
 #: A kernel's DROPOUT: 0 for none, this where its bits were drawn before (``dropout_bits``), and 1 to draw them itself.
 DRAWN = tl.constexpr(2)
