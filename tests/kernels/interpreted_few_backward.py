@@ -31,7 +31,7 @@ def calls(monkeypatch):
     gathered = launch._few_backward
 
     def spy(*arguments):
-        seen.append(arguments[6])
+        seen.append(arguments[5])
         gathered(*arguments)
 
     monkeypatch.setattr(launch, "_few_backward", spy)

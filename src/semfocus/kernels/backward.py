@@ -161,9 +161,8 @@ def backward_queries(
             WIDTH, BLOCK_D, BLOCK_N, CHOSEN, WINDOW, CAUSAL, MASKED, DROPOUT, PRECISION, True,
         )  # fmt: skip
     dq += place(dq_strides, lead, middle, heads, 1)
-    in_units: tl.constexpr = HALVED and dq.dtype.element_ty == tl.float16
     result = acc * result_scale
-    store_with_unit(dq, dq_units, lead, first, rows, queries, dq_strides[3], result, in_units, WIDTH, BLOCK_D, BLOCK_M)
+    store_with_unit(dq, dq_units, lead, first, rows, queries, dq_strides[3], result, HALVED, WIDTH, BLOCK_D, BLOCK_M)
 
 
 @triton.jit(do_not_specialize=["offset", "limit"])
@@ -267,10 +266,5 @@ def backward_keys(
         dv_acc += dv_head * dv_scale
     dk += place(dk_strides, shared, middle, heads // groups, 1)
     dv += place(dv_strides, shared, middle, heads // groups, 1)
-    in_units: tl.constexpr = HALVED and dk.dtype.element_ty == tl.float16
-    store_with_unit(
-        dk, dk_units, shared, first, columns, keys, dk_strides[3], dk_acc, in_units, WIDTH, BLOCK_D, BLOCK_N
-    )
-    store_with_unit(
-        dv, dv_units, shared, first, columns, keys, dv_strides[3], dv_acc, in_units, WIDTH, BLOCK_D, BLOCK_N
-    )
+    store_with_unit(dk, dk_units, shared, first, columns, keys, dk_strides[3], dk_acc, HALVED, WIDTH, BLOCK_D, BLOCK_N)
+    store_with_unit(dv, dv_units, shared, first, columns, keys, dv_strides[3], dv_acc, HALVED, WIDTH, BLOCK_D, BLOCK_N)

@@ -123,9 +123,8 @@ def few_queries(
         tl.store(lists + 2 * stride, bits_of_half(d_score))
         lists += 3 * stride
     dq += place(dq_strides, lead, middle, heads, 1)
-    in_units: tl.constexpr = dq.dtype.element_ty == tl.float16
     result = acc * result_scale
-    store_with_unit(dq, dq_units, lead, first, rows, queries, dq_strides[3], result, in_units, WIDTH, BLOCK_D, BLOCK_M)
+    store_with_unit(dq, dq_units, lead, first, rows, queries, dq_strides[3], result, True, WIDTH, BLOCK_D, BLOCK_M)
 
 
 @triton.jit
@@ -217,10 +216,5 @@ def few_keys(
         dv_acc += dv_head * dv_scale
     dk += place(dk_strides, shared, middle, heads // groups, 1)
     dv += place(dv_strides, shared, middle, heads // groups, 1)
-    in_units: tl.constexpr = dk.dtype.element_ty == tl.float16
-    store_with_unit(
-        dk, dk_units, shared, first, columns, keys, dk_strides[3], dk_acc, in_units, WIDTH, BLOCK_D, BLOCK_N
-    )
-    store_with_unit(
-        dv, dv_units, shared, first, columns, keys, dv_strides[3], dv_acc, in_units, WIDTH, BLOCK_D, BLOCK_N
-    )
+    store_with_unit(dk, dk_units, shared, first, columns, keys, dk_strides[3], dk_acc, True, WIDTH, BLOCK_D, BLOCK_N)
+    store_with_unit(dv, dv_units, shared, first, columns, keys, dv_strides[3], dv_acc, True, WIDTH, BLOCK_D, BLOCK_N)

@@ -49,13 +49,14 @@ UNIT_ROWS = tl.constexpr(64)
 @triton.jit
 def store_with_unit(
     x, units, lead, first, rows, count, stride, values,
-    IN_UNITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+    HALVED: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """As ``store_rows``, of a BLOCK of rows from ``first`` on. IN_UNITS: as halves, with one unit for all of them.
+    """As ``store_rows``, of a BLOCK of rows from ``first`` on.
 
-    units (leads, tiles of UNIT_ROWS rows)
+    A result of HALVED inputs that is itself written as halves has one unit for all of them: units (leads, tiles of
+    UNIT_ROWS rows).
     """
-    if IN_UNITS:
+    if HALVED and x.dtype.element_ty == tl.float16:
         values = tl.where((rows < count)[:, None], values, 0.0)
         unit, inverse = unit_for(tl.max(tl.max(tl.abs(values), 1), 0))
         tiles = tl.cdiv(count, UNIT_ROWS)  # a smaller BLOCK holds all rows, or two programs would write one unit

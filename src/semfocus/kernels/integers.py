@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+#: Keys a word of kept bits holds.
+BITS = 32
 #: Registers of a thread with which three programs of 128 threads share a multiprocessor.
 THREE_PROGRAMS = 168
 

@@ -20,19 +20,13 @@ from .dropout_bits import draw_bits
 from .few_backward import WORDS, few_keys, few_queries
 from .forward import full_forward, top_k_forward
 from .half import to_half
-from .integers import THREE_PROGRAMS, cdiv, padded
+from .integers import BITS, cdiv, padded
+from .tile_sizes import FEW, few_tiles, tile, top_few_tile
 from .tiles import DRAWN, ROWS
 from .top_few import top_few_forward
 
-#: Keys a word of kept bits holds.
-BITS = 32
 #: From this many rows on a matrix is converted to halves by more than one program.
 LONG_MATRIX = 4096
-#: Up to this many kept keys the scores of a row need not stay on chip.
-FEW = 64
-#: And how many of a slot's scores must: the chance that one of 32 slots holds more of the k best is about 1e-5, and
-#: that one of 64 does at most 0.5 %: then a pass is repeated, for a whole tile.
-LEVELS = {64: (0, 1, 2, 2, 2, 2, 2), 32: (0, 1, 2, 3, 4, 4, 4, 5, 5, 5, 5, 5, 6, 6, 6, 6, 6)}
 #: Up to this many kept keys the backward pass gathers them, if they are halves.
 GATHERED_UP_TO = 8
 
@@ -98,71 +92,6 @@ class Options:
         Entries of halves are below 2^15, so |ds| < 2 * width * 2^30 / (1 - p), and that times the result is < 2^15.
         """
         return 2.0 ** -(16 + math.ceil(math.log2(x.q.shape[4] / (1.0 - self.dropout_p)))) if x.halved else 1.0
-
-
-@dataclass(frozen=True)
-class Tile:
-    """The shape of a kernel's tiles and how it is scheduled."""
-
-    m: int
-    n: int
-    warps: int
-    stages: int
-    registers: int | None = None  # of a thread, at most
-
-    def schedule(self) -> dict[str, int]:
-        limit = {} if self.registers is None else {"maxnreg": self.registers}
-        return {"BLOCK_M": self.m, "BLOCK_N": self.n, "num_warps": self.warps, "num_stages": self.stages, **limit}
-
-
-#: Up to this many keys the kernel that holds a row's scores in registers can do with so few.
-FEW_REGISTERS_UP_TO = 512
-#: What was fastest on an H200, with tensor cores.
-TILES = {
-    "full_forward": Tile(128, 64, 8, 3, 128),
-    "top_few_forward": Tile(64, 64, 4, 3, THREE_PROGRAMS),
-    "top_k_forward": Tile(16, 128, 4, 1),
-    "backward_queries": Tile(64, 32, 4, 3),
-    "backward_keys": Tile(32, 64, 4, 3, THREE_PROGRAMS),
-}
-#: The same for float32 products in full precision, which tensor cores do not have.
-EXACT_TILES = {
-    "full_forward": Tile(32, 32, 4, 1),
-    "top_few_forward": Tile(32, 32, 4, 1),
-    "top_k_forward": Tile(16, 64, 4, 1),
-    "backward_queries": Tile(32, 32, 4, 1),
-    "backward_keys": Tile(32, 32, 4, 1),
-}
-
-#: The tiles of the kernels that gather: no more queries than the least number of rows that is stored (``tiles.ROWS``).
-FEW_QUERIES_TILE: dict[str, Any] = {"BLOCK_M": 64, "num_warps": 4, "num_stages": 1, "maxnreg": THREE_PROGRAMS}
-FEW_KEYS_TILE: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
-
-
-def tile(kernel: str, queries: int, keys: int, width: int, exact: bool) -> Tile:
-    """The kernel's tile, cut to the size of the problem. Wide heads need all registers."""
-    chosen = (EXACT_TILES if exact else TILES)[kernel]
-    narrowest = BITS if kernel.startswith("top") else 16
-    registers = chosen.registers
-    if kernel == "top_k_forward" and keys <= FEW_REGISTERS_UP_TO and not exact:
-        registers = THREE_PROGRAMS
-    rows = min(chosen.m, padded(queries, 16))
-    return Tile(
-        rows,
-        min(chosen.n, padded(keys, narrowest)),
-        chosen.warps if rows == chosen.m else min(4, chosen.warps),
-        chosen.stages,
-        registers if width <= 64 else None,
-    )
-
-
-def remembered(budget: int, slots: int) -> int:
-    """How many of a slot's scores are remembered. For larger budgets a few of the best may be overlooked in a row.
-
-    >>> remembered(5, 64), [remembered(k, 32) for k in (5, 16, 17, 32, 64)]
-    (2, [4, 6, 3, 4, 6])
-    """
-    return LEVELS[slots][budget] if budget < len(LEVELS[slots]) else 2 + budget // 16
 
 
 def sizes(q: Tensor, k: Tensor) -> tuple[int, int, int, int, int]:
@@ -282,26 +211,22 @@ def fill(x: Inputs, options: Options, out: Tensor, lse: Tensor, words: Tensor) -
     strides = (q.stride()[:4], k.stride()[:4], v.stride()[:4], into.stride()[:4], options.mask_strides)
     flags, counts = options.flags(x), sizes(q, k)
     queries, keys = counts[:2]
-    few = 0 < options.budget <= FEW
-    name = "top_few_forward" if few else "top_k_forward" if options.budget else "full_forward"
-    shape = tile(name, queries, keys, q.shape[4], options.exact)
-    grid = (cdiv(queries, shape.m) * q.shape[:3].numel(),)
-    if few:
-        # Wider tiles do with fewer levels, if there are enough registers for them.
-        wide = options.budget < len(LEVELS[64]) and options.dropout_p == 0
-        slots = shape.n if wide else BITS
-        shape = replace(shape, n=slots)
-        top_few_forward[grid](
+    problem, leads = (queries, keys, q.shape[4], options.exact), q.shape[:3].numel()
+    if 0 < options.budget <= FEW:
+        shape, levels = top_few_tile(*problem, options.budget, options.dropout_p > 0)
+        top_few_forward[(cdiv(queries, shape.m) * leads,)](
             q, k, v, into, lse, words, *sides, *strides, *counts, *options.numbers(),
-            K=options.budget, LEVELS=remembered(options.budget, slots), **flags, **shape.schedule(),
+            K=options.budget, LEVELS=levels, **flags, **shape.schedule(),
         )  # fmt: skip
     elif options.budget:
-        top_k_forward[grid](
+        shape = tile("top_k_forward", *problem)
+        top_k_forward[(cdiv(queries, shape.m) * leads,)](
             q, k, v, into, lse, words, *sides, *strides, *counts, words.shape[3], *options.numbers(),
             K=options.budget, TILES=cdiv(keys, shape.n), **flags, **shape.schedule(),
         )  # fmt: skip
     else:
-        full_forward[grid](
+        shape = tile("full_forward", *problem)
+        full_forward[(cdiv(queries, shape.m) * leads,)](
             q, k, v, into, lse, *sides, *options.intervals(q)[:2], *strides, *counts, *options.numbers(),
             *options.window_numbers, WINDOW=options.window is not None, **flags, **shape.schedule(),
         )  # fmt: skip
@@ -317,20 +242,27 @@ def backward(
     lacks dropout's factor.
     """
     q, k, v = map(rows_contiguous, (x.q, x.k, x.v))  # where they are no halves they are as the caller gave them
-    units = x[3:]
+    x = x._replace(q=q, k=k, v=v)
     out = out.transpose(2, 3)  # (n0, n1, h, t, d)
     if not isinstance(d_out, Halves):
         d_out = d_out.transpose(2, 3)
         d_out = Halves(*halves(d_out)) if x.halved else Halves(rows_contiguous(d_out), x.q_units)
-    d_out, d_out_units = d_out
-    (dq, dq_units), (dk, dk_units), (dv, dv_units) = (
-        each if isinstance(each, Halves) else Halves(each, lse) for each in (dq, dk, dv)
-    )  # lse stands in for units
+    # lse stands in for units
+    dq, dk, dv = (each if isinstance(each, Halves) else Halves(each, lse) for each in (dq, dk, dv))
     drawn = options.dropout_p == 0 or options.bits is not None
     if x.halved and 0 < options.budget <= GATHERED_UP_TO and words.shape[3] <= WORDS.value and drawn:
-        gradients = (dq, dq_units, dk, dk_units, dv, dv_units)
-        _few_backward(d_out, d_out_units, x, out, lse, words, options, *gradients)
-        return
+        _few_backward(d_out, x, out, lse, words, options, dq, dk, dv)
+    else:
+        _tiled_backward(d_out, x, out, lse, words, options, dq, dk, dv)
+
+
+def _tiled_backward(
+    of_out: Halves, x: Inputs, out: Tensor, lse: Tensor, words: Tensor, options: Options,
+    of_q: Halves, of_k: Halves, of_v: Halves,
+) -> None:  # fmt: skip
+    """``backward`` by products of tiles; ``of_out`` is like ``out`` (n0, n1, h, t, d)."""
+    q, k, v, *units = x
+    (d_out, d_out_units), (dq, dq_units), (dk, dk_units), (dv, dv_units) = of_out, of_q, of_k, of_v
     delta, levels = lse.new_empty(2, lse.shape[:3].numel(), padded_rows(q.shape[3]))
     draws = options.dropout_p > 0 and options.bits is None
     hashes = torch.empty_like(delta, dtype=torch.int32) if draws else delta  # a stand-in, not read
@@ -356,11 +288,12 @@ def backward(
 
 
 def _few_backward(
-    d_out: Tensor, d_out_units: Tensor, x: Inputs, out: Tensor, lse: Tensor, words: Tensor, options: Options,
-    dq: Tensor, dq_units: Tensor, dk: Tensor, dk_units: Tensor, dv: Tensor, dv_units: Tensor,
+    of_out: Halves, x: Inputs, out: Tensor, lse: Tensor, words: Tensor, options: Options,
+    of_q: Halves, of_k: Halves, of_v: Halves,
 ) -> None:  # fmt: skip
-    """``backward`` where few keys of halves are kept; ``d_out`` too in halves, and like ``out`` (n0, n1, h, t, d)."""
+    """The same where few keys of halves are kept, which are gathered."""
     q, k, v, q_units, k_units, v_units = x
+    (d_out, d_out_units), (dq, dq_units), (dk, dk_units), (dv, dv_units) = of_out, of_q, of_k, of_v
     _, noise, scales = options.side_inputs(q)
     counts, flags = sizes(q, k), options.flags(x)
     queries, keys = counts[:2]
@@ -368,9 +301,7 @@ def _few_backward(
     shrink = options.shrink(x)
     lists = q.new_empty((*q.shape[:3], options.budget, 3, padded_rows(queries)), dtype=torch.int16)
     common: dict[str, Any] = {"K": options.budget} | {name: flags[name] for name in ("SCALED", "WIDTH", "BLOCK_D")}
-    of_queries, of_keys = FEW_QUERIES_TILE, FEW_KEYS_TILE
-    if q.shape[4] > 64:  # wide heads need all registers
-        of_queries, of_keys = {**of_queries, "num_warps": 8, "maxnreg": None}, {**of_keys, "BLOCK_N": 64}
+    of_queries, of_keys = few_tiles(q.shape[4])
     few_queries[(cdiv(queries, of_queries["BLOCK_M"]) * q.shape[:3].numel(),)](
         q, k, v, out, d_out, lse, words, noise, scales, q_units, k_units, v_units, d_out_units, dq, dq_units, lists,
         *[y.stride()[:4] for y in (q, k, v, d_out, out, dq)],
